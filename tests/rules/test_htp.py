@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,17 @@ def test_matmul_add_and_relu_without_a_qdq_pair_between_are_one_layer(tmp_path: 
     assert codes(linear(f"a = Add(b_dq, m) r = Relu(a) {last}"), tmp_path) == []
     separate = f"{qdq('m')} a = Add(m_dq, b_dq) {qdq('a')} r = Relu(a_dq) {last}"
     assert codes(linear(separate), tmp_path) == [("Q401", Severity.ERROR), ("Q407", Severity.NOTE)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "reported"), [("2", True), ("1,2", True), ("1,1,2", True), ("1", False), ("1,1,1", False), ("4,1", False)]
+)
+def test_a_bias_has_one_value_per_channel(shape: str, reported: bool, tmp_path: Path) -> None:
+    numbers = ", ".join(["300"] * math.prod(map(int, shape.split(","))))
+    text = f"""g (float[1,4,2] x) => (float[1,4,2] y) <{A16}, {WEIGHT}, uint16[{shape}] k = {{{numbers}}}>
+    {{ {qdq("x")} w_dq = DequantizeLinear(w, w_s, w_z) k_dq = DequantizeLinear(k, s, z) m = MatMul(x_dq, w_dq)
+    {qdq("m")} a = Add(m_dq, k_dq) y_q = QuantizeLinear(a, s, z) y = DequantizeLinear(y_q, s, z) }}"""
+    assert codes(text, tmp_path) == ([("Q407", Severity.NOTE)] if reported else [])
 
 
 def test_an_int32_input_of_another_operator_is_reported_there(tmp_path: Path) -> None:

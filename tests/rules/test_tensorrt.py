@@ -76,8 +76,68 @@ def test_float32_attention_is_reported_where_float16_is_fused(
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "also", "reported"),
+    [
+        ("4, 2, 64, 32", "4, 2, 32, 64", "", True),
+        ("4, 2, 64, 32", "4, 2, 32, 32", "", False),
+        ("4, 2, 64, 32", "4, 2, 32, 300", "", False),
+        ("4, 1, 64, 32", "4, 1, 32, 64", "", True),
+        ("4, 1, 64, 32", "4, 2, 32, 64", "", False),
+        ("4, 2, 64, 32", "4, 1, 32, 64", "", False),
+        ("4, 2, 64, 32", "4, 2, 32, 64", "z = Neg(q)", True),
+        ("4, 2, 64, 32", "4, 2, 32, 64", "z = Identity(a)", False),
+        ("4, 2, 64, 32", "4, 2, 32, 64", "z = Neg(p)", False),
+        ("4, 2, 64, 32", "4, 2, 32, 64", "z = MatMul(p, q)", False),
+    ],
+)
+def test_float32_attention_is_not_reported_where_float16_is_not_fused(
+    key: str, value: str, also: str, reported: bool, tmp_path: Path
+) -> None:
+    inputs = f"float[4, 2, 32, 64] q, float[{key}] k, float[{value}] v"
+    outputs = f"float[4, 2, 32, {value.rsplit(' ')[-1]}] y" + (", float[4, 2, 32, N] z" if also else "")
+    nodes = ATTENTION.replace(" }", f" {also} }}")
+    text = f"{HEAD} g ({inputs}) => ({outputs}) <int8 w = {{3}}, float w_s = {{0.01}}> {nodes}"
+    found = codes_in(check_file(write(text, tmp_path), open_target("tensorrt:sm89")))
+    assert ("Q425" in found) == reported
+
+
+def test_a_nan_guard_is_part_of_the_attention_block(tmp_path: Path) -> None:
+    """Q425: the builder fuses such a block in float16."""
+    inputs = "float[1, 2, 32, 64] q, float[1, 2, 64, 32] k, float[1, 2, 32, 64] v"
+    nodes = ATTENTION.replace("p = Softmax<axis = -1>(a)", "r = Softmax<axis = -1>(a) n = IsNaN(r) p = Where(n, o, r)")
+    constants = "int8 w = {3}, float w_s = {0.01}, float o = {0}"
+    text = f"{HEAD} g ({inputs}) => (float[1, 2, 32, 64] y) <{constants}> {nodes}"
+    assert "Q425" in codes_in(check_file(write(text, tmp_path), open_target("tensorrt:sm89")))
+
+
+@pytest.mark.parametrize(
     ("sm", "reported"), [(75, True), (80, True), (86, True), (89, False), (120, False), (121, False)]
 )
 def test_float8_needs_sm89(sm: int, reported: bool, tmp_path: Path) -> None:
     path = write(docs.case_texts("Q127", "good")["Q127.good.onnxtxt"], tmp_path)
     assert codes_in(check_file(path, open_target(f"tensorrt:sm{sm}"))) == ({"Q127"} if reported else set())
+
+
+def test_a_rank_that_is_known_without_its_dimensions(tmp_path: Path) -> None:
+    """Q128: what a Compress selects has an unknown number of rows, and the rank of its input."""
+    weight = f"int8[4, 4] w = {{{', '.join(['3'] * 16)}}}, float[4] w_s = {{0.01, 0.01, 0.01, 0.01}}"
+    nodes = """h = Cast<to = 10>(c)  q = QuantizeLinear(h, s, z)  d = DequantizeLinear(q, s, z)
+        f = DequantizeLinear<axis = 1>(w, w_s)  w_d = Cast<to = 10>(f)  m = MatMul(d, w_d)  y = Cast<to = 1>(m)"""
+    for shape, reported in (("8, 4", False), ("2, 8, 4", True)):
+        constants = f"<float16 s = {{10854}}, int8 z = {{0}}, {weight}>"
+        text = f"""{HEAD} g (float[{shape}] x, bool[8] keep) => (float y) {constants}
+            {{ c = Compress<axis = {len(shape.split(",")) - 2}>(x, keep)  {nodes} }}"""
+        found = codes_in(check_file(write(text, tmp_path), open_target("tensorrt:sm89")))
+        assert ("Q128" in found) == reported
+
+
+def test_a_gpu_that_supports_the_type_is_named(tmp_path: Path) -> None:
+    cases = docs.case_texts("Q127", "bad")
+    for name, target, start, fix in (
+        ("Q127.bad.3.onnxtxt", "tensorrt:sm75", "'w' is int4", "sm80 or later"),
+        ("Q127.bad.2.onnxtxt", "tensorrt:sm80", "'w' is float8e4m3fn", "sm89 or later"),
+        ("Q127.bad.onnxtxt", "tensorrt:sm86", "2 tensors are float8e4m3fn", "sm89 or later"),
+    ):
+        (finding,) = [f for f in check_file(write(cases[name], tmp_path), open_target(target)) if f.code == "Q127"]
+        assert finding.message.startswith(start)
+        assert finding.fix.endswith(fix)

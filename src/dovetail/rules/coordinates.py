@@ -28,7 +28,7 @@ _COORDINATES = (2, 4)
 _RANKS = (2, 3)
 _IMAGE_RANK = 4
 # The size of an image as an input: height and width, perhaps for each image, and how it reaches the boxes.
-_SIDES, _SIZE_RANK = 2, 2
+_SIDES = 2
 _MOVES_SIZE = (*DATA_MOVEMENT_OPS, "Cast", "Concat", "Expand", "Tile")
 _CALLER = "the caller, as an output of the model"
 # From this scale on, in pixels, a box is visibly displaced.
@@ -41,11 +41,12 @@ def coordinates_times_image_size(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     Quantized outputs of a Mul or Div, in which a row or a column has 2 or 4 elements (points, boxes), by a constant
-    that is the size of an image, or by an input of the model that has it (two numbers per image, as `orig_target_sizes`
-    of RT-DETR). As a constant, that is: a width and a height that differ, 32 or more (640, 480, 640, 480);
-    one factor that is a side of an image input of the model; or a factor per box, which is the stride of its feature
-    map (8, 16 and 32 in YOLO's heads). With the first two, what is multiplied has a magnitude of 2 at most. Four scores
-    times 100 are none of these. The finding names the operator, the factor, the readers, and the scale in pixels.
+    that is the size of an image, or of a Mul by an input of the model that has it (two numbers per image, [2] or
+    [batch, 2], as `orig_target_sizes` of RT-DETR; a tensor times itself is none). As a constant, that is: a width and a
+    height that differ, 32 or more (640, 480, 640, 480); one factor that is a side of an image input of the model; or a
+    factor per box, which is the stride of its feature map (8, 16 and 32 in YOLO's heads). With the first two, what is
+    multiplied has a magnitude of 2 at most. Four scores times 100 are none of these. The finding names the operator,
+    the factor, the readers, and the scale in pixels.
 
     ## Why it matters
     With one factor for all coordinates the integers are those of the relative ones, so the multiplication itself loses
@@ -73,7 +74,7 @@ def coordinates_times_image_size(subject: CheckInput) -> Iterator[Finding]:
             continue
         factors, magnitude = _factors(node), max(abs(tensor.low), abs(tensor.high))
         if factors is None:
-            size = _size_input(node)
+            size = _size_input(node, shape)
             if size is not None and magnitude > _SMALLEST_IMAGE:
                 yield _coordinates(subject, tensor, f"{_RELATIVE} by the input {origin_of(size).name!r}", {})
             continue
@@ -99,16 +100,32 @@ def _factors(node: ir.Node) -> Array | None:
     return known[0] if len(known) == 1 else None
 
 
-def _size_input(node: ir.Node) -> ir.Value | None:
-    """The model's input with two numbers per image by which a Mul multiplies; None if there is none."""
-    for value in node.inputs if is_op(node, "Mul") else ():
+def _size_input(node: ir.Node, shape: Sequence[int]) -> ir.Value | None:
+    """The model's input with two numbers per image by which a Mul multiplies another tensor; None if there is none.
+
+    ``shape``: that of the result, [boxes, 4] for one image or [batch, boxes, 4].
+    """
+    batch = shape[0] if len(shape) > 2 else 1
+    for value, other in zip(node.inputs, reversed(node.inputs), strict=True) if is_op(node, "Mul") else ():
         while value is not None and not value.is_graph_input():
             producer = value.producer()
             value = producer.inputs[0] if producer is not None and producer.op_type in _MOVES_SIZE else None
-        shape = None if value is None else shape_of(value)
-        if shape is not None and len(shape) <= _SIZE_RANK and shape[-1:] == (_SIDES,):
+        if shape_of(value) in ((_SIDES,), (1, _SIDES), (batch, _SIDES)) and value not in _inputs_behind(other):
             return value
     return None
+
+
+def _inputs_behind(value: ir.Value | None) -> set[ir.Value]:
+    """The inputs of the model that a tensor is computed from."""
+    seen: set[ir.Value] = set()
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if current is not None and current not in seen:
+            seen.add(current)
+            producer = current.producer()
+            waiting += () if producer is None else producer.inputs
+    return {current for current in seen if current.is_graph_input()}
 
 
 def _axes(shape: Sequence[int]) -> list[int]:

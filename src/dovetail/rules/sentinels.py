@@ -131,7 +131,8 @@ def _clamped_to(value: ir.Value, subject: CheckInput) -> float | None:
         choice = None if plan is None else plan.tensors.get(str(node.inputs[1].name))
         if dividend is None or choice is None or not isinstance(choice.storage, QParams):
             return None
-        return dividend / representable_range(choice.storage)[1]
+        largest = representable_range(choice.storage)[1]
+        return dividend / largest if largest > 0 else None
     bounds = node.inputs[1:2] if is_op(node, "Clip") else node.inputs if is_op(node, "Max") else ()
     arrays = [array for array in map(constant_of, bounds) if array is not None and array.size]
     return max((float(array.min()) for array in arrays), default=None)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import dovetail
@@ -97,6 +98,44 @@ def test_islands_of_the_file(tmp_path: Path) -> None:
     assert "Q724" not in findings(edited(tmp_path), "qairt:2.41/v73")  # calibrated: nothing is in float
     one = edited(tmp_path, without=("y", "add_out", "relu_out", "mm.w"))
     assert "Q724" not in findings(one, "qairt:2.41/v73", **FALLBACK)
+
+
+def with_constant_nodes(model: onnx.ModelProto, folder: Path) -> Path:
+    """The model with a Constant node in place of every initializer."""
+    tensors = model.graph.initializer
+    constants = [onnx.helper.make_node("Constant", [], [t.name], f"of {t.name}", value=t) for t in tensors]
+    nodes = [*constants, *model.graph.node]
+    del model.graph.initializer[:], model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, folder / "constants.onnx")
+    return folder / "constants.onnx"
+
+
+@pytest.mark.parametrize("without", [(), ("y",), ("y", "add_out")])
+def test_constant_nodes_are_no_operators(without: tuple[str, ...], tmp_path: Path) -> None:
+    file, values = edited(tmp_path, without=without), {"target": "qairt:2.41/v73", "option": FALLBACK}
+    model = with_constant_nodes(onnx.load(MODEL), tmp_path)
+    found = [f for f in check_with_encodings(model, values, encodings=file) if f.code in ("Q724", "Q730")]
+    expected = findings(file, "qairt:2.41/v73", **FALLBACK)
+    assert [f.code for f in found] == [code for code in expected if code in ("Q724", "Q730")]
+    for finding in found:
+        (same,) = expected[finding.code].values()
+        assert (finding.message, finding.place) == (same.message, same.place)
+
+
+def test_a_constant_that_two_islands_share_does_not_connect_them(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[1,4] x) => (float[1,4] y) <float[4] k = {1, 2, 3, 4}>
+        { [first] a = Mul(x, k)  [between] b = Sigmoid(a)  [middle] c = Sigmoid(b)  [last] y = Mul(c, k) }"""
+    grid = {"min": 0.0, "max": 1.0, "offset": 0, "scale": 1 / 65535}
+    entry = [{"bitwidth": 16, "dtype": "int", "is_symmetric": "False", **grid}]
+    file = tmp_path / "encodings.json"
+    activations = dict.fromkeys(("x", "a", "b", "c", "y"), entry)
+    file.write_text(json.dumps({"version": "0.6.1", "activation_encodings": activations, "param_encodings": {}}))
+    model = with_constant_nodes(onnx.parser.parse_model(text), tmp_path)
+    values = {"target": "qairt:2.41/v73", "option": FALLBACK, "precision": "w8a16"}
+    found = check_with_encodings(model, values, encodings=file)
+    (islands,) = [finding for finding in found if finding.code == "Q724"]
+    assert (str(islands.place), islands.numbers["islands"]) == ("first", 2)
 
 
 @pytest.mark.parametrize("sample", [*PER_CHANNEL, *LPBQ])

@@ -48,15 +48,15 @@ MERGED = {
 }
 
 
-# A PRelu with several slopes behind a Conv, and one behind an Add.
+# A PRelu with several slopes behind a Conv or ConvTranspose, and one behind an Add.
 PRELU = """
 g (float[4,3,11,7] x) => (float[4,5,11,7] y)
-{
-    c = Conv <pads = [1, 1, 1, 1]> (x, w)
+{{
+    c = {layer} <pads = [1, 1, 1, 1]> (x, w)
     p = PRelu(c, a)
     s = Add(p, c)
     y = PRelu(s, b)
-}
+}}
 """
 
 
@@ -174,14 +174,27 @@ def test_an_8_bit_silu_does_not_round_its_gate(htp: Target, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("precision", "dtypes", "least_db"),
-    [(W8A8, {"p": "uint8", "y": "uint8"}, 35), (W8A16, {"p": "uint16", "y": "float16"}, 50)],
+    ("layer", "slopes", "precision", "dtypes", "least_db"),
+    [
+        ("Conv", (5, 1, 1), W8A8, {"p": "uint8", "y": "uint8"}, 35),
+        ("Conv", (5, 1, 1), W8A16, {"p": "uint16", "y": "float16"}, 50),
+        ("ConvTranspose", (5, 1, 1), W8A16, {"p": "uint16", "y": "float16"}, 50),
+        ("Conv", (5, 11, 7), W8A16, {"p": "float16", "y": "float16"}, 50),
+        ("Conv", (7,), W8A16, {"p": "float16", "y": "float16"}, 50),
+    ],
 )
-def test_a_16_bit_prelu_with_several_slopes_is_in_integers_only_behind_a_conv(
-    htp: Target, tmp_path: Path, precision: Precision, dtypes: dict[str, str], least_db: float
+def test_a_16_bit_prelu_is_in_integers_only_with_a_slope_per_channel_behind_a_convolution(
+    layer: str,
+    slopes: tuple[int, ...],
+    precision: Precision,
+    dtypes: dict[str, str],
+    least_db: float,
+    htp: Target,
+    tmp_path: Path,
 ) -> None:
-    weights = {"w": normal(5, 3, 3, 3), "a": abs(normal(5, 1, 1, seed=1)), "b": normal(5, 1, 1, seed=2)}
-    model = model_from(PRELU, **weights)
+    kernel = (3, 5, 3, 3) if layer == "ConvTranspose" else (5, 3, 3, 3)
+    weights = {"w": normal(*kernel), "a": abs(normal(*slopes, seed=1)), "b": normal(5, 1, 1, seed=2)}
+    model = model_from(PRELU.format(layer=layer), **weights)
     plan = planned(model, htp, precision, data=noise(model))
     assert {name: str(plan.tensors[name].storage.dtype) for name in dtypes} == dtypes
     assert agreement_db(model, htp, precision, noise(model), tmp_path) > least_db

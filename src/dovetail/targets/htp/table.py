@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -11,7 +12,6 @@ from dovetail.encoding import DType, Encoding, Granularity
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import (
     attribute,
-    constant_of,
     is_op,
     shape_of,
     sole_consumer,
@@ -265,16 +265,28 @@ def _not_cubic(node: ir.Node) -> str:
     return "cubic interpolation leaves the range of its input" if attribute(node, "mode", "nearest") == "cubic" else ""
 
 
-def why_not_wide_prelu(node: ir.Node) -> str:
+def why_not_wide_prelu(node: ir.Node, same_scale: bool = True) -> str:
     """Why HTP does not compute a uint16 PRelu correctly; empty if it does.
 
-    With one slope it agrees with the simulation to 86 dB, with several behind a Conv, with which it is fused, to 57 dB
-    and more. Elsewhere several slopes are rejected, or silently wrong.
+    With one slope it agrees with the simulation to 75 dB and more; with one per channel behind a Conv or ConvTranspose,
+    with which it is fused, to 57 dB and more. Slopes that vary over rows or columns are right there if the output has
+    another scale than the input (62 to 77 dB), and wrong with the same one (-6 to -3 dB), which a plan may choose:
+    ``same_scale``. Elsewhere several slopes are rejected, or silently wrong.
     """
-    slope, source = constant_of(node.inputs[1]), node.inputs[0]
-    if slope is not None and (slope.size == 1 or (source is not None and is_op(source.producer(), "Conv"))):
+    slopes, source = shape_of(node.inputs[1]), node.inputs[0]
+    if slopes is None or math.prod(slopes) == 1:
         return ""
-    return "HTP computes a 16-bit PRelu with several slopes only behind a Conv"
+    layer = None if source is None else source.producer()
+    if layer is None or not is_op(layer, "Conv", "ConvTranspose"):
+        return "HTP computes a 16-bit PRelu with several slopes only behind a Conv or ConvTranspose"
+    channel_axis = len(shape_of(layer.inputs[1]) or ()) - 1  # from the end
+    per_channel = len(slopes) >= channel_axis > 0 and slopes[-channel_axis] == math.prod(slopes)
+    if same_scale and not per_channel:
+        return (
+            "HTP computes a 16-bit PRelu whose slopes vary within a channel only if its output has another scale than "
+            "its input"
+        )
+    return ""
 
 
 def _scatter() -> tuple[Signature, ...]:

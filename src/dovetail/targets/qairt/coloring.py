@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from dovetail.edge import Edge
 from dovetail.encoding import QParams
-from dovetail.model.edit import constant_of, is_float
+from dovetail.model.edit import constant_of, is_float, is_op
 from dovetail.storage import Choice, Plan, Reason
 from dovetail.targets.qairt.predict import FLOATS, Cause, PredictedTensor
 
@@ -66,10 +66,10 @@ def predicted_domains(model: ir.Model, predicted: Mapping[str, PredictedTensor])
 def float_tensors(model: ir.Model, predicted: Mapping[str, PredictedTensor]) -> dict[str, PredictedTensor | None]:
     """A tensor for which each node is predicted to compute in float, None if it computes in integers, by node.
 
-    An operator computes in float if one of its tensors does, and so do those that are fused with it. Nodes without a
-    predicted tensor are left out.
+    An operator computes in float if one of its tensors does, and so do those that are fused with it. Constant nodes,
+    which the converter makes tensors of, and nodes without a predicted tensor are left out.
     """
-    rows = {str(node.name): _rows(node, predicted) for node in model.graph}
+    rows = {str(node.name): _rows(node, predicted) for node in model.graph if not is_op(node, "Constant")}
     found = {name: next((row for row in own if row.dtype in FLOATS), None) for name, own in rows.items() if own}
     fused = [
         (str(producer.name), str(node.name))

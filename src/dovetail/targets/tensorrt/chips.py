@@ -12,8 +12,8 @@ BUILT = (75, 80, 86, 89, 120, 121)
 DEFAULT = 89
 # The first compute capability with FP8 tensor cores, and the first with int4: below it the builder rejects any model
 # with such a tensor ("Cannot compile for target(s) sm86, because the model contains HW-specific datatypes: fp8_e4m3").
-_FIRST_FP8 = 89
-_FIRST_INT4 = 80
+FIRST_FP8 = 89
+FIRST_INT4 = 80
 # The first compute capability with INT8 convolutions; below it the builder silently runs them in float16 (engines built
 # for sm75, sm80 and sm86: kernels of 1 x 1 to 7 x 7, 3 to 512 channels, with groups and depthwise). INT8 MatMuls run.
 _FIRST_INT8_CONV = 80
@@ -35,11 +35,11 @@ class Gpu:
 
     @property
     def has_fp8(self) -> bool:
-        return self.sm >= _FIRST_FP8
+        return self.sm >= FIRST_FP8
 
     @property
     def has_int4(self) -> bool:
-        return self.sm >= _FIRST_INT4
+        return self.sm >= FIRST_INT4
 
     @property
     def has_large_fp8_depthwise(self) -> bool:

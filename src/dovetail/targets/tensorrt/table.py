@@ -48,7 +48,9 @@ FP8_LEAST_KEYS = 32
 INT8_MOST_KEYS = 512
 INT8_HEAD_SIZES = (16, 32, 64)
 # Sizes that are fused in float16 (engines built for sm89 with head sizes 8 to 512 and 1 to 4096 keys). Of rank 3, and
-# of one head with a mask, only two head sizes are known to be; one head of one sample is never fused.
+# of one head with a mask, only two head sizes are known to be; one head of one sample is never fused. Values of another
+# size than the head size are not fused either (engines built for sm80, sm89 and sm120 with both from 16 to 300), nor is
+# a block whose scores or Softmax output are read by something else, or written as an output.
 FLOAT16_HEAD_SIZES = range(9, 257)
 FLOAT16_ONE_HEAD_SIZES = (32, 64)
 FLOAT16_LEAST_KEYS = 2
@@ -120,11 +122,28 @@ def no_kernel(attention: Attention, dtype: DType) -> str:
 
 def fuses_in_float16(attention: Attention) -> bool:
     """Whether the builder is known to have a fused float16 kernel for an attention block."""
-    query, key, size = shape_of(attention.query), shape_of(attention.key), attention.head_dim
-    if query is None or key is None or math.prod(query[:-2]) == 1 or key[-1] < FLOAT16_LEAST_KEYS:
+    query, key, value = (shape_of(operand) for operand in (attention.query, attention.key, attention.value))
+    if query is None or key is None or value is None or _is_read_elsewhere(attention):
+        return False
+    if math.prod(query[:-2]) == 1 or key[-1] < FLOAT16_LEAST_KEYS or not _is_shaped_alike(query, key, value):
         return False
     one_head = len(query) < 4 or _is_masked_with_one_head(attention)
-    return size in (FLOAT16_ONE_HEAD_SIZES if one_head else FLOAT16_HEAD_SIZES)
+    return query[-1] in (FLOAT16_ONE_HEAD_SIZES if one_head else FLOAT16_HEAD_SIZES)
+
+
+def _is_shaped_alike(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]) -> bool:
+    """Whether values have the size of a query, and as many heads as keys; both may have one head for all queries."""
+    return value[-1] == query[-1] and value[-3:-2] == key[-3:-2]
+
+
+def _is_read_elsewhere(attention: Attention) -> bool:
+    """Whether the scores or the output of the Softmax, which a fused kernel does not write, are also read by others."""
+    test = (
+        None if attention.guard is None or attention.guard.inputs[0] is None else attention.guard.inputs[0].producer()
+    )
+    inside = {*attention.path, attention.mix, test}
+    between = [node.outputs[0] for node in (attention.scores, *attention.path)]
+    return any(value.is_graph_output() or {user for user, _ in value.uses()} - inside for value in between)
 
 
 def _is_masked_with_one_head(attention: Attention) -> bool:

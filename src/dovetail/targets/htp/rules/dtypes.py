@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute
@@ -297,33 +299,50 @@ def unsigned_16_bit_weight(subject: CheckInput) -> Iterator[Finding]:
 
 @rule("Q113")
 def prelu_with_16_bit_slopes(subject: CheckInput) -> Iterator[Finding]:
-    """A 16-bit PRelu has several slopes and is not behind a Conv.
+    """A 16-bit PRelu has several slopes and is not behind a Conv, or has slopes that vary within a channel.
 
     ## What it finds
     In QDQ models: PRelu with uint16 activations and a uint16 slope of more than one element, whose input is not the
-    output of a Conv.
+    output of a Conv or ConvTranspose; or behind one of these, with slopes that are not one per channel, if its input
+    and output have the same scale.
 
     ## Why it matters
     HTP has such a kernel only fused with a convolution. Otherwise the compiler fails when it finalizes the graph, with
-    an error that does not name the node, or it compiles the operator and returns wrong results.
+    an error that does not name the node, or it compiles the operator and returns wrong results. The fused kernel is
+    also wrong if slopes vary over rows or columns and no other scale is asked for.
 
     ## How to fix it
     Leave the PRelu in float, without Q/DQ pairs on its slope; `dovetail fit` and `dovetail repair` do this. Or use
-    8-bit activations, or one slope.
+    8-bit activations, one slope, or one slope per channel behind a convolution.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43 and 69, 2 to 64 slopes: on a graph input and behind a Neg
       rejected (`QNN_COMMON_ERROR_MEM_ALLOC`); behind an Add rejected, or with 24 and 33 slopes -6 dB against the
-      simulation; behind a Conv 57 dB or more. With one slope 86 dB, in uint8 42 dB or more.
+      simulation. With one slope, constant or not, 75 dB and more; in uint8 42 dB or more.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, 2 to 64 channels, kernels of 1 to 4: one slope per channel
+      behind a Conv or ConvTranspose 57 dB or more, and 46 to 50 behind one in float. Slopes of [C, H, W], [1, H, W] and
+      [W] there: -6 to -3 dB with the scale of the input, whatever the zero points; 62 to 77 dB with a scale that
+      differs by 0.03 % or more.
     """
     for operation in operations(subject):
         slope = operation.input_at(1) if operation.op == "PRelu" and operation.in_integers else None
-        if slope is not None and slope[1].dtype in _16_BIT and why_not_wide_prelu(operation.node):
+        if slope is None or slope[1].dtype not in _16_BIT:
+            continue
+        why = why_not_wide_prelu(operation.node, _keeps_scale(operation))
+        if why:
             yield Finding(
                 "Q113",
                 at_node(operation.node),
-                f"{say(operation.node)} has several slopes in {dtype_text(slope[1])} and is not behind a Conv: HTP "
-                "rejects it, or returns wrong results",
+                f"{say(operation.node)} has several slopes in {dtype_text(slope[1])}: {why}; it rejects this one, or "
+                "returns wrong results",
                 Severity.ERROR,
                 fix="leave the PRelu in float, or use 8-bit activations; `dovetail repair` does the first",
             )
+
+
+def _keeps_scale(operation: Operation) -> bool:
+    """Whether the first input and the output have the same scale."""
+    source, result = operation.input_at(0), operation.outputs[0]
+    if source is None or not isinstance(source[1], QParams) or not isinstance(result, QParams):
+        return False
+    return np.array_equal(source[1].scale, result.scale)

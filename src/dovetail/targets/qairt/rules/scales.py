@@ -22,8 +22,9 @@ from dovetail.targets.htp.rules.numerics import saturated_channels
 from dovetail.targets.qairt.coloring import Domain
 from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.given import plan_as_given
+from dovetail.targets.qairt.predict import Cause
 from dovetail.targets.qairt.roles import added_bias
-from dovetail.targets.qairt.rules.subject import conversion_of, qairt_facts, severity_of, with_facts
+from dovetail.targets.qairt.rules.subject import Conversion, conversion_of, qairt_facts, severity_of, with_facts
 from dovetail.targets.qairt.sdk import Subject
 
 _INT32_END = 2.0**31
@@ -103,7 +104,8 @@ def bias_beyond_int32_by_entries(subject: CheckInput) -> Iterator[Finding]:
     ## What it finds
     With `check --encodings`: Conv, ConvTranspose and Gemm with a bias, and MatMul followed by the Add of its bias, of
     which a channel has |bias| / (input scale x weight scale) above 2^31. An int32 entry of the bias changes nothing:
-    the bias is added to sums of this scale. Layers that are predicted to be in float are left out.
+    the bias is added to sums of this scale. Left out are layers that are predicted to be in float, and a MatMul whose
+    output has its own entry: the Add is then an operator of its own.
 
     ## Why it matters
     The bias is added in an int32 accumulator, in steps of input scale x weight scale. Beyond int32 it is clipped or
@@ -118,7 +120,7 @@ def bias_beyond_int32_by_entries(subject: CheckInput) -> Iterator[Finding]:
     {facts}
     """
     for operation in _given_operations(subject):
-        steps = _bias_steps(operation)
+        steps = _bias_steps(operation, conversion_of(subject))
         if steps is None or not (channels := int(np.count_nonzero(steps > _INT32_END))):
             continue
         known = fact(Subject.LARGE_BIAS, qairt_facts(subject).sdk)
@@ -135,9 +137,9 @@ def bias_beyond_int32_by_entries(subject: CheckInput) -> Iterator[Finding]:
         )
 
 
-def _bias_steps(operation: Operation) -> Array | None:
+def _bias_steps(operation: Operation, conversion: Conversion | None) -> Array | None:
     """The bias of every output channel in steps of its scale; None for a layer without bias or without entries."""
-    source, weight, bias = operation.input_at(0), operation.input_at(WEIGHT), _bias(operation)
+    source, weight, bias = operation.input_at(0), operation.input_at(WEIGHT), _bias(operation, conversion)
     if operation.op not in LINEAR or source is None or weight is None or bias is None:
         return None
     if not isinstance(source[1], QParams) or not isinstance(weight[1], QParams):
@@ -148,12 +150,14 @@ def _bias_steps(operation: Operation) -> Array | None:
     return np.asarray(np.abs(bias.astype(np.float64)).reshape(-1) / (float(source[1].scale) * scales))
 
 
-def _bias(operation: Operation) -> Array | None:
+def _bias(operation: Operation, conversion: Conversion | None) -> Array | None:
     """The constant that a layer adds to every channel: its own input, or that of the Add which is fused with it."""
-    own = operation.input_at(BIAS_INPUT)
+    own, output = operation.input_at(BIAS_INPUT), operation.node.outputs[0]
     if own is not None:
         return constant_of(own[0].value)
-    return constant_of(added_bias(operation.node.outputs[0]))
+    predicted = None if conversion is None else conversion.predicted.get(str(output.name))
+    is_fused = predicted is not None and predicted.cause is Cause.FUSED
+    return constant_of(added_bias(output)) if is_fused else None
 
 
 @rule("Q729")

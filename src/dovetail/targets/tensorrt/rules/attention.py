@@ -184,7 +184,8 @@ def float32_attention(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models whose float type is float32: attention blocks of which no operand has a Q/DQ pair, and which are one
-    fused kernel in float16. With `--option compute=fp32`, which asks for float32, they are not reported.
+    fused kernel in float16: the values have the size of the queries, and only the block itself reads the scores and the
+    output of the Softmax. With `--option compute=fp32`, which asks for float32, they are not reported.
 
     ## Why it matters
     The builder has no fused attention kernel in float32: it makes at least three kernels with float32 tensors between
@@ -199,6 +200,10 @@ def float32_attention(subject: CheckInput) -> Iterator[Finding]:
       256, 1 to 1024 keys); in float16 it has one for head sizes 9 to 256 and 2 to 4096 keys, except for one head of one
       sample, and at rank 3 or for one masked head for head sizes other than 32 and 64. The same for sm80, sm86 and
       sm120 with head sizes 16 and 64; for sm75 the builder rejects float32 ("FP32 GEMM is not supported").
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built in float16 with head sizes 16 to 256 and value sizes 16 to 300: no
+      such layer if the two differ (25 pairs), if the scores or the Softmax output are an output or read by a Neg or a
+      second MatMul, or if only the key or only the value has one head for all. sm80 and sm120: the same for head size
+      64 with value sizes 32 and 128, and for a Softmax output that is an output.
     """
     plan = subject.plan
     if plan is None or subject.raw is None or subject.table.float_encoding.dtype is DType.F32:

@@ -25,9 +25,9 @@ def convolution_without_8bit_kernel(subject: CheckInput) -> Iterator[Finding]:
     of this type:
 
     - INT8: on sm75, any convolution.
-    - FP8: kernels of more than 32 elements, such as 6 x 6 or 7 x 7. Depthwise ones are not reported for sm120 and
-      later, where 7 x 7 runs in FP8.
-    - both: four input channels or fewer of one sample, over one axis whose length is kept.
+    - FP8: kernels of more than 32 elements, such as 6 x 6 or 7 x 7. Depthwise ones with two channels or more are not
+      reported for sm120 and later, where 7 x 7 runs in FP8.
+    - both: four input channels or fewer of one sample, in one group, over one axis whose length is kept.
 
     ## Why it matters
     The builder silently computes it in the float type of the graph, or element by element: the Q/DQ pairs cost accuracy
@@ -40,6 +40,9 @@ def convolution_without_8bit_kernel(subject: CheckInput) -> Iterator[Finding]:
     - tensorrt: tensorrt-rtx 1.7.1.116, built: INT8 for sm75 reads Half (Float in a float32 graph), and Int8 for sm80,
       sm86, sm89, sm120 and sm121; FP8 with 33, 36 and 49 elements reads Half for sm89, sm120 and sm121, and FP8 with
       30 and 32; no matrix kernel computes 4 channels of [1, C, 1, 1].
+    - tensorrt: tensorrt-rtx 1.7.1.116, FP8 for sm120 and sm121: one channel over one axis ([1, 1, 16], [1, 1, 64] and
+      [1, 1, 16, 1], kernels of 1 to 9) is a layer `Corr` that is no matrix kernel, as for sm89; for sm120 one channel
+      by 7 x 7 reads Half. 2, 4 and 8 depthwise channels read FP8, also by 7 x 7.
     """
     gpu = subject.facts
     for operation in operations(subject):
@@ -66,5 +69,6 @@ def _no_kernel(subject: CheckInput, gpu: Gpu, node: ir.Node, dtype: DType) -> st
 
 
 def _is_depthwise(node: ir.Node) -> bool:
-    shape = shape_of(node.inputs[1])
-    return shape is not None and shape[:2] == (attribute(node, "group", 1), 1)
+    """Whether every input channel is a group: not with one channel, which runs as any other convolution."""
+    shape, groups = shape_of(node.inputs[1]), int(attribute(node, "group", 1))
+    return groups > 1 and shape is not None and shape[:2] == (groups, 1)

@@ -12,7 +12,7 @@ from dovetail.encoding import DType, Granularity, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import find_attention
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import attribute, constant_of, is_op, shape_of
+from dovetail.model.edit import attribute, constant_of, is_op
 from dovetail.model.place import at_node
 from dovetail.qdq.params import is_dequantize
 from dovetail.rules.check_input import CheckInput
@@ -116,7 +116,7 @@ def scales_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     - tensorrt: tensorrt-rtx 1.7.1.116, built for sm89 in int8 and float8, and for sm75, sm80 and sm120 in int8: "type
       mismatch between matmul operand scales" for activations of rank 3 and 4 with a weight of rank 2, and at rank 2
       with transB or a Transpose of the weight. Accepted are the same in a float32 graph, a weight with one scale, two
-      activations, convolutions, and a plain MatMul of two operands of equal rank.
+      activations, convolutions, and a plain MatMul of two operands of equal rank, or by a weight of a higher one.
     """
     for node in subject.raw.graph if subject.raw is not None else ():
         if not is_op(node, "Gemm", "MatMul") or node.outputs[0].dtype is not ir.DataType.FLOAT16:
@@ -124,12 +124,18 @@ def scales_of_different_types(subject: CheckInput) -> Iterator[Finding]:
         left, right = (_dequantized(value) for value in node.inputs[:2])
         if left is None or right is None or not right.per_channel or left.scale_dtype == right.scale_dtype:
             continue
-        ranks = {len(shape_of(value) or ()) for value in node.inputs[:2]}
         moved = right.moved or (left.moved and left.scale_dtype == np.float32)
-        if len(ranks) > 1 or moved or attribute(node, "transB", 0):
+        if _has_higher_rank(*node.inputs[:2]) or moved or attribute(node, "transB", 0):
             types = f"{left.scale_dtype} and {right.scale_dtype}"
             message = f"the scales of the operands of {say(node)} are {types}, which the builder rejects"
             yield Finding("Q128", at_node(node), message, Severity.ERROR, fix="store both scales in the same type")
+
+
+def _has_higher_rank(left: ir.Value | None, right: ir.Value | None) -> bool:
+    """Whether both ranks are known and the first is higher; dimensions may be unknown."""
+    shapes = [None if value is None else value.shape for value in (left, right)]
+    ranks = [len(shape) for shape in shapes if shape is not None]
+    return len(ranks) > 1 and ranks[0] > ranks[1]
 
 
 class _Dequantized(NamedTuple):

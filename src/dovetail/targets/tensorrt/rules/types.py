@@ -17,7 +17,7 @@ from dovetail.passes.as_float16 import HALF_SCALES_OPSET, why_not_float16
 from dovetail.qdq.params import is_dequantize, is_quantize, quantized_type
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
-from dovetail.targets.tensorrt.chips import Gpu
+from dovetail.targets.tensorrt.chips import FIRST_FP8, FIRST_INT4, Gpu
 
 # float8e4m3fn, int4 and int8: "must have type FP8, FP4, Int4, Int8".
 _TYPES_OF_CONSTANTS = (None, ir.DataType.INT8, ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN)
@@ -229,8 +229,8 @@ def quantized_type_without_gpu_support(subject: CheckInput) -> Iterator[Finding]
     The builder rejects the whole model, after the parser has accepted it: also if only weights have this type.
 
     ## How to fix it
-    Quantize to int8: `dovetail repair --precision w8a8`, or `dovetail fit` from the float model. Or build for sm89 or
-    later, on which both types run.
+    Quantize to int8: `dovetail repair --precision w8a8`, or `dovetail fit` from the float model. Or build for a GPU
+    that supports the type: sm89 or later for float8, sm80 or later for int4.
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, built for sm75, sm80 and sm86 with a MatMul, a Conv, a float8 weight beside a
@@ -251,13 +251,15 @@ def quantized_type_without_gpu_support(subject: CheckInput) -> Iterator[Finding]
             tensors[dtype].setdefault(str(_place(node)), _place(node))
     for dtype, places in tensors.items():
         (first, place), name = next(iter(places.items())), str(dtype).lower()
+        least = FIRST_INT4 if dtype is ir.DataType.INT4 else FIRST_FP8
+        count = f"{len(places)} tensors are {name}, the first is {first!r}"
         yield Finding(
             "Q127",
             place,
-            f"{len(places)} tensors are {name}, the first is {first!r}, but {gpu.name} does not support {name}",
+            f"{count if len(places) > 1 else f'{first!r} is {name}'}, but {gpu.name} does not support {name}",
             Severity.ERROR,
             {"tensors": float(len(places))},
-            "quantize to int8 (`dovetail repair --precision w8a8`), or build for sm89 or later",
+            f"quantize to int8 (`dovetail repair --precision w8a8`), or build for sm{least} or later",
         )
 
 
