@@ -10,6 +10,7 @@ import functools
 import gc
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def pytest_configure() -> None:
     """A shell starts what runs in the background with SIGINT ignored, and children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # torch sets it when it lowers in the process of the tests; every server of children would then be replaced.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / "torchinductor"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
