@@ -50,7 +50,7 @@ def test_a_forked_child_computes_with_several_threads(monkeypatch: pytest.Monkey
     """Threads that the imports left behind would be missing in it, and it would wait for them forever."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     call = f"{__name__}:multiply"
-    imports = (*IMPORTS, __name__)  # a server of its own, so that the other one is not replaced
+    imports = (*IMPORTS, "colorsys")  # a server of its own, so that the other one is not replaced
     result = run_child(call, {"size": 1000}, imports=imports, limits=Limits(time_s=60))
     assert result.error == ""
     assert result.answer == {"is_forked": True, "has_threads": (os.cpu_count() or 1) > 1}
