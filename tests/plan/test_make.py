@@ -146,7 +146,7 @@ def test_unknown_operator_stays_float_and_is_converted_around() -> None:
     plan = planned(model, ORT_CPU, quantized_io=True)
     assert plan.tensors["b"].storage == FloatStorage()
     assert plan.tensors["b"].why is Reason.UNSUPPORTED
-    assert plan.tensors["b"].detail == "ort-cpu has no uint8 kernel for Sin"
+    assert plan.tensors["b"].detail == "stored as float32: Sin cannot write uint8 on ort-cpu"
     edge = plan.edges[Edge(node_of(model, "z"), 0)]
     assert edge.storage.dtype is DType.U8
     assert edge.why is Reason.OPERAND

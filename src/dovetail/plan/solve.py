@@ -147,11 +147,19 @@ def _decide(
         return decided
     in_float = problem.table.float_encoding
     fallback = next((e for e in (in_float, *domain) if e in domain), in_float)
-    producers = sorted({problem.producer[n].label for n in members if n in problem.producer})
-    kernels = ", ".join(producers) or "the consumers of this input"
-    return EncodingChoice(
-        fallback, Reason.UNSUPPORTED, f"{problem.table.target} has no {decided.encoding.dtype} kernel for {kernels}"
-    )
+    reason = _why_not(problem, members, decided.encoding)
+    return EncodingChoice(fallback, Reason.UNSUPPORTED, f"stored as {fallback.dtype}: {reason}")
+
+
+def _why_not(problem: Problem, members: tuple[str, ...], encoding: Encoding) -> str:
+    """Why an encoding is not one that the producers of a group can write, or that the consumers of an input read."""
+    target, dtype = problem.table.target, encoding.dtype
+    producers = sorted({problem.producer[name].label for name in members if name in problem.producer})
+    if not producers:
+        return f"no consumer reads {dtype} on {target}"
+    if len(producers) == 1:
+        return f"{producers[0]} cannot write {dtype} on {target}"
+    return f"not all producers ({', '.join(producers)}) can write {dtype} on {target}"
 
 
 def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
