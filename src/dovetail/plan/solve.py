@@ -173,9 +173,10 @@ def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
 
 
 def _leave_followers_float(problem: Problem, groups: dict[str, EncodingChoice], pinned: Mapping[str, Pin]) -> None:
-    """Turn a group back to float if only ``follows`` operators write it and all producers or all consumers are float.
+    """Turn a group back to float if its producers all are ``stays_float_between_float`` and one side is float.
 
-    Between float operators a quantized tensor costs accuracy and two conversions, and no kernel gains from it.
+    One side: the inputs of all producers, or all consumers. Between float operators a quantized tensor costs accuracy
+    and two conversions, and no kernel gains from it.
     """
     readers: dict[str, list[Unit]] = {root: [] for root in groups}
     for unit in problem.units:
@@ -189,7 +190,7 @@ def _leave_followers_float(problem: Problem, groups: dict[str, EncodingChoice], 
             producers = [problem.producer.get(name) for name in problem.sources[root]]
             if decided.is_float or not producers or root in pinned:
                 continue
-            if not all(unit is not None and unit.support is not None and unit.support.follows for unit in producers):
+            if not all(map(_stays_float, producers)):
                 continue
             fed_by_float = all(_has_float_inputs(problem, unit, groups) for unit in producers if unit is not None)
             read_as_float = all(_reads_only_float(problem, unit, groups) for unit in readers[root])
@@ -199,6 +200,10 @@ def _leave_followers_float(problem: Problem, groups: dict[str, EncodingChoice], 
                     problem.table.float_encoding, Reason.NEIGHBOURS, f"kept in float: {side} float"
                 )
                 changed = True
+
+
+def _stays_float(producer: Unit | None) -> bool:
+    return producer is not None and producer.support is not None and producer.support.stays_float_between_float
 
 
 def _has_float_inputs(problem: Problem, unit: Unit, groups: Mapping[str, EncodingChoice]) -> bool:
