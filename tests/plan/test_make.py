@@ -153,6 +153,16 @@ def test_unknown_operator_stays_float_and_is_converted_around() -> None:
     assert edge.detail.startswith("MatMul requires uint8 here, the tensor is float32; range [0, ")
 
 
+def test_the_detail_names_the_producers_that_cannot_write_or_the_consumers_that_cannot_read_an_encoding() -> None:
+    model = graph("""
+    g (float[1,4] x) => (float[4,1] z)
+    { a = Sin(x)  b = Transpose(a)  z = Sigmoid(b) }
+    """)
+    plan = planned(model, ORT_CPU, quantized_io=True)
+    assert plan.tensors["x"].detail == "stored as float32: no consumer reads uint8 on ort-cpu"
+    assert plan.tensors["b"].detail == "stored as float32: Sin cannot write uint8 on ort-cpu"
+
+
 def test_followers_between_float_operators_stay_float() -> None:
     model = graph("""
     g (float[1,4] x) => (float[1,4] z)

@@ -154,22 +154,26 @@ def _decide(
 def _why_not(problem: Problem, members: tuple[str, ...], encoding: Encoding) -> str:
     """Why an encoding is not one that the producers of a group can write, or that the consumers of an input read."""
     target, dtype = problem.table.target, encoding.dtype
-    producers = sorted({problem.producer[name].label for name in members if name in problem.producer})
+    producers = [problem.producer[name] for name in members if name in problem.producer]
     if not producers:
         return f"no consumer reads {dtype} on {target}"
-    if len(producers) == 1:
-        return f"{producers[0]} cannot write {dtype} on {target}"
-    return f"not all producers ({', '.join(producers)}) can write {dtype} on {target}"
+    unable = sorted({unit.label for unit in producers if encoding not in _written(unit)})
+    return f"{', '.join(unable)} cannot write {dtype} on {target}"
 
 
 def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
     """The encodings that every producer of the group can write; for a graph input, those its consumers can read."""
     producers = [problem.producer[name] for name in members if name in problem.producer]
     if producers:
-        choices = [dict.fromkeys(s.output for s in unit.signatures if constants_fit(unit, s)) for unit in producers]
+        choices = [_written(unit) for unit in producers]
         return {e: None for e in choices[0] if all(e in choice for choice in choices[1:])}
     slots = [s.slot(o.slot) for u in problem.units for o in u.operands if o.name in members for s in u.signatures]
     return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), problem.table.float_encoding])
+
+
+def _written(unit: Unit) -> dict[Encoding, None]:
+    """The encodings that an operator can write."""
+    return dict.fromkeys(s.output for s in unit.signatures if constants_fit(unit, s))
 
 
 def _leave_followers_float(problem: Problem, groups: dict[str, EncodingChoice], pinned: Mapping[str, Pin]) -> None:
