@@ -84,6 +84,10 @@ def test_the_precision_is_that_of_the_file(tmp_path: Path) -> None:
         InputError, match=r"most weights are int8 \(axis\) and most activations uint16, which is no prec"
     ):
         with_precision({"target": "xnnpack"}, MODEL, SAMPLES / "w8a16_1.0.0.json")
+    document = json.loads((SAMPLES / "w8a16_0.6.1.json").read_bytes())
+    (tmp_path / "no_weights.json").write_text(json.dumps({**document, "param_encodings": {}}))
+    with pytest.raises(InputError, match=r"no_weights\.json: no entry quantizes a weight of this model"):
+        with_precision({"target": "ort-cpu"}, MODEL, tmp_path / "no_weights.json")
 
 
 def test_a_plan_and_encodings_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

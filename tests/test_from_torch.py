@@ -101,7 +101,7 @@ def test_a_hugging_face_model_has_its_fields_as_outputs() -> None:
     ("module", "example", "message"),
     [
         ("google/vit", torch.zeros(1), r"requires a torch\.nn\.Module, not str: load the model first"),
-        (nn.Linear(2, 2), (), "the example contains no tensor"),
+        (nn.Linear(2, 2), (), "the example inputs contain no tensor"),
         (nn.Linear(2, 2), (torch.zeros(1, 2), torch.zeros(1)), "takes 1 inputs, 2 were given"),
     ],
 )
@@ -162,7 +162,7 @@ class Branches(torch.nn.Module):
     [
         (torch.nn.Linear(4, 4), torch.ones(2, 5), "Linear cannot be called with the example: RuntimeError: mat1"),
         (torch.nn.Linear(4, 4), {"z": torch.ones(2, 4)}, "Linear cannot be called with the example: TypeError"),
-        (torch.nn.Linear(4, 4), {"input": None}, "the example contains no tensor"),
+        (torch.nn.Linear(4, 4), {"input": None}, "the example inputs contain no tensor"),
         (Branches(), torch.ones(2), "torch cannot export Branches"),
     ],
 )

@@ -26,7 +26,7 @@ from dovetail.targets.tool_call import CallCount, Task, tool_session
 from tests.equality import model_from, normal, run, sqnr_db
 
 CRASHES = Path(__file__).parent / "repros" / "ln_nobias_empty.onnx"
-READ = "compared with the model as it was read, not with its file: "
+READ = "the reference is the model as it was read, not the unmodified file: "
 
 
 def test_graph_on_which_onnx_runtime_crashes_is_one_sentence() -> None:

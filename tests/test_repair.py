@@ -56,7 +56,7 @@ def test_scales_are_kept_and_the_model_runs(tmp_path: Path) -> None:
 
 def test_weights_are_not_rounded_anew(tmp_path: Path) -> None:
     path = quantized_elsewhere(tmp_path / "quantized.onnx", signed=False)
-    with pytest.raises(dovetail.InputError, match="--rounding scale-search is only an option of `dovetail fit`"):
+    with pytest.raises(dovetail.InputError, match="--rounding scale-search is not supported here: `dovetail repair`"):
         dovetail.repair(path, target="ort-cpu", output=tmp_path / "run", rounding="scale-search")
     assert not (tmp_path / "run").exists()
 

@@ -164,7 +164,7 @@ def test_keep_takes_what_a_row_says(name: str, tmp_path: Path) -> None:
         ({"samples": -3}, "--samples -3: expected a whole number"),
         ({"target": "xnnpack", "precision": "auto"}, "--precision auto: .* expected one of w8a8"),
         ({"precision": "fp32"}, "--precision fp32: .* expected one of w8a8"),
-        ({"rounding": "second-order"}, "--rounding second-order is only an option of `dovetail fit`"),
+        ({"rounding": "second-order"}, "--rounding second-order is not supported here"),
         ({"precision": "w9"}, "unknown precision 'w9'"),
         ({"metric": best_class}, "a metric requires held-out data"),
         ({"evaluation": _data(6, 0)}, "sample 0 is also in the calibration data"),

@@ -111,7 +111,7 @@ class FitOptions:
 def require_nearest(options: FitOptions, why: str) -> None:
     """Refuse ``--rounding`` where weights are not rounded anew."""
     if options.rounding not in (AUTO_ROUNDING, RoundingMethod.NEAREST):
-        raise InputError(f"--rounding {options.rounding} is only an option of `dovetail fit`: {why}")
+        raise InputError(f"--rounding {options.rounding} is not supported here: {why}; leave the option out")
 
 
 def option_values(options: FitOptions) -> dict[str, Any]:

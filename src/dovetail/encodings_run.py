@@ -276,8 +276,11 @@ def _most_frequent(graph: ir.Model, plan: Plan, encodings: Path) -> tuple[Encodi
     activations = Counter(c.storage.encoding for c in plan.tensors.values() if isinstance(c.storage, QParams))
     weights = Counter(storage.encoding for storage in on_weights if isinstance(storage, QParams))
     if not activations or not weights:
-        which = "weight" if activations else "activation"
-        raise InputError(f"{encodings} has no quantized {which} of this model: add --precision")
+        which = "a weight" if activations else "an activation"
+        raise InputError(
+            f"{encodings}: no entry quantizes {which} of this model, so the precision cannot be taken from the file; "
+            "check that the tensor names match, or add --precision"
+        )
     return activations.most_common(1)[0][0], weights.most_common(1)[0][0]
 
 

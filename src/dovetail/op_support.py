@@ -108,7 +108,7 @@ class OpSupport:
     """What a target accepts for one operator.
 
     ``shares``: the inputs whose quantization passes through to the outputs unchanged (empty: none; None: all inputs).
-    ``follows``: quantizing it alone gains nothing: between float neighbors it stays float.
+    ``stays_float_between_float``: quantizing it alone gains nothing: between float neighbors it stays float.
     ``quantized_early``: the backend moves a QuantizeLinear behind it to in front of it, so the plan does as well.
     ``requantizes``: its quantized kernel converts between scales and zero points of input and output; sharing one, as
     a plan does, only saves the conversion.
@@ -130,7 +130,7 @@ class OpSupport:
 
     signatures: tuple[Signature, ...]
     shares: tuple[int, ...] | None = ()
-    follows: bool = False
+    stays_float_between_float: bool = False
     quantized_early: bool = False
     requantizes: bool = False
     unclipped: bool = False

@@ -32,12 +32,12 @@ from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.trials import mixed_decisions
 from dovetail.trials.baselines import BaselineComparison, compare
+from dovetail.trials.cached_measurements import CachedMeasurements
 from dovetail.trials.goal import Goal
-from dovetail.trials.kept_figures import KeptFigures
 from dovetail.trials.knobs.rounding import ROUNDING
 from dovetail.trials.run_trials import Verify, run_trials, with_location
 from dovetail.trials.variant import Variant
-from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
+from dovetail.trials.workbench import COMPILED, Build, MetricEvaluation, Workbench
 from dovetail.verify.low_accuracy import low_accuracy
 from dovetail.verify.metric import lower_is_better, measure
 from dovetail.verify.verdicts import budget
@@ -69,7 +69,7 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs
     """Choose and make the build that ships, verify it, and compare it with baselines."""
     target, model, stats = job.target, inputs.model.value, inputs.stats.value
     kept = run.stages / KEPT / stages.key("search", variant=_variant(job, inputs), target=keyed(job.target_key))[:32]
-    bench = _workbench(job, run, clock, inputs, KeptFigures(kept))
+    bench = _workbench(job, run, clock, inputs, CachedMeasurements(kept))
     judge = partial(_verify, job, clock, inputs.split, inputs.probe)
     shipment, verification = _shipment(job, run, clock, stages, inputs, bench, judge)
     with clock.stage("check"):
@@ -160,7 +160,7 @@ def _judge_key(job: Job, judge: Verify) -> KeyedValue[Verify]:
     return KeyedValue(judge, keyed([held_out, repr(job.options.thresholds), repr(_goal(job)), job.options.emulate]).key)
 
 
-def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs, kept: KeptFigures) -> Workbench:
+def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs, measurements: CachedMeasurements) -> Workbench:
     return Workbench(
         job.target.table,
         job.target.backend,
@@ -172,11 +172,11 @@ def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs, kept: Ke
             "precision": job.options.precision,
             "rounding": job.options.rounding,
         },
-        score=_score(job, inputs),
+        metric=_metric_evaluation(job, inputs),
         goal=_goal(job),
         baseline=partial(_baseline, job, run, inputs),
         tail=inputs.split.tail,
-        kept=kept,
+        measurements=measurements,
         progress=clock.progress,
     )
 
@@ -223,7 +223,7 @@ def _baseline(job: Job, run: RunDir, inputs: ShipInputs) -> CompileResult | None
     return baselines[0].build(case, folder)
 
 
-def _score(job: Job, ship_inputs: ShipInputs) -> Score | None:
+def _metric_evaluation(job: Job, ship_inputs: ShipInputs) -> MetricEvaluation | None:
     """Return the caller's metric on the first held-out samples, the same for every candidate precision."""
     held_out = job.evaluation
     is_chosen = job.options.precision in job.target.table.choices
@@ -235,10 +235,10 @@ def _score(job: Job, ship_inputs: ShipInputs) -> Score | None:
     def samples() -> Iterator[Sample]:
         return itertools.islice(data.samples(), SCORED_SAMPLES)
 
-    def figures(outputs: Iterator[Sample]) -> Mapping[str, float]:
+    def values(outputs: Iterator[Sample]) -> Mapping[str, float]:
         def stream(inputs_of_model: Iterable[Sample]) -> Iterator[Sample]:
             return (output for _, output in zip(inputs_of_model, outputs, strict=True))
 
         return measure(metric, name, stream, samples(), inputs)
 
-    return Score(samples, figures, partial(lower_is_better, metric, name), held_out.key)
+    return MetricEvaluation(samples, values, partial(lower_is_better, metric, name), held_out.key)

@@ -99,7 +99,9 @@ def _call(module: Any, example: Any) -> _Call:
             names.append(name)
             tensors.append(tensor.float() if tensor.is_floating_point() else tensor)
     if not names:
-        raise InputError("the example contains no tensor")
+        raise InputError(
+            "from_torch: the example inputs contain no tensor; pass at least one torch.Tensor or NumPy array"
+        )
 
     def marked(value: Any) -> Any:
         return _TENSOR if isinstance(value, torch.Tensor | np.ndarray) else value

@@ -45,9 +45,11 @@ def test_npz_of_a_model_with_a_batch(tmp_path: Path) -> None:
     np.savez(path, x=ROWS)
     specs = (InputSpec("x", (2, 3), np.dtype(np.float32)),)
     assert [a.shape for a in values(path, specs)] == [(2, 3), (2, 3)]
-    np.savez(path, x=ROWS[:3])
-    with pytest.raises(InputError, match="3 samples of 'x' are not a multiple of the model's batch size 2"):
-        open_data(path, specs)
+    for rows, fix in ((3, "remove 1"), (1, "add 1")):
+        np.savez(path, x=ROWS[:rows])
+        message = f"the number of rows of 'x', {rows}, is not a multiple of the model's batch size 2: {fix}"
+        with pytest.raises(InputError, match=message):
+            open_data(path, specs)
 
 
 def test_npz_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:

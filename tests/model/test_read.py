@@ -141,7 +141,7 @@ def test_wrong_shape(linear: Path, name: str, shape: tuple[int, ...], match: str
 
 def test_shapes_that_disagree_on_a_shared_dimension(tmp_path: Path) -> None:
     text = "g (float[batch] x, float[batch] z) => (float[batch] y) { y = Add(x, z) }"
-    message = "dimension 0, 'batch', is already 2 in another dimension"
+    message = r"dimension 0 \('batch'\) is 3 here, but 2 elsewhere; all dimensions named 'batch' must be equal"
     check_refused(message, save(tmp_path / "m.onnx", text), x=(2,), z=(3,))
 
 

@@ -108,8 +108,8 @@ def test_integers_are_in_range_in_a_type_that_holds_them(scales: Array, axis: in
         (np.ones((2, 2)), {"block_axis": 0, "scale_bits": 0}, "scale_bits"),
         (np.ones((0, 2)), {"block_axis": 0}, "no values"),
         (np.ones(()), {"block_axis": 0}, "no values"),
-        (np.asarray([1.0, -1.0]), {"block_axis": 0}, "at least zero"),
-        (np.asarray([1.0, np.nan]), {"block_axis": 0}, "finite"),
+        (np.asarray([1.0, -1.0]), {"block_axis": 0}, r"block_scales\[1\] is -1: every block scale must be finite"),
+        (np.asarray([[1.0, 2.0], [1.0, np.nan]]), {"block_axis": 0}, r"block_scales\[1, 1\] is nan"),
     ],
 )
 def test_bad_scales_are_refused(scales: Array, arguments: dict[str, int], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Operators that stay float unless both sides are quantized (``OpSupport.follows``)."""
+"""Operators that stay float unless both sides are quantized (``OpSupport.stays_float_between_float``)."""
 
 from __future__ import annotations
 

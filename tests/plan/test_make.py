@@ -146,11 +146,21 @@ def test_unknown_operator_stays_float_and_is_converted_around() -> None:
     plan = planned(model, ORT_CPU, quantized_io=True)
     assert plan.tensors["b"].storage == FloatStorage()
     assert plan.tensors["b"].why is Reason.UNSUPPORTED
-    assert plan.tensors["b"].detail == "ort-cpu has no uint8 kernel for Sin"
+    assert plan.tensors["b"].detail == "stored as float32: Sin cannot write uint8 on ort-cpu"
     edge = plan.edges[Edge(node_of(model, "z"), 0)]
     assert edge.storage.dtype is DType.U8
     assert edge.why is Reason.OPERAND
     assert edge.detail.startswith("MatMul requires uint8 here, the tensor is float32; range [0, ")
+
+
+def test_the_detail_names_the_producers_that_cannot_write_or_the_consumers_that_cannot_read_an_encoding() -> None:
+    model = graph("""
+    g (float[1,4] x) => (float[4,1] z)
+    { a = Sin(x)  b = Transpose(a)  z = Sigmoid(b) }
+    """)
+    plan = planned(model, ORT_CPU, quantized_io=True)
+    assert plan.tensors["x"].detail == "stored as float32: no consumer reads uint8 on ort-cpu"
+    assert plan.tensors["b"].detail == "stored as float32: Sin cannot write uint8 on ort-cpu"
 
 
 def test_followers_between_float_operators_stay_float() -> None:

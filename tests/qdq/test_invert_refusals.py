@@ -71,7 +71,7 @@ REFUSED = {
     ),
     "integers made by an operator": (
         "[c] c = Cast<to=3>(x) [dq] y = DequantizeLinear(c, s)",
-        "DequantizeLinear 'dq': it reads integers from Cast 'c'",
+        "DequantizeLinear 'dq' reads the output of Cast 'c'; supported are",
     ),
     "transposed with scales per axis": (
         "[q] q = QuantizeLinear(x, row) [m] m = Transpose(q) y = DequantizeLinear(m, row)",

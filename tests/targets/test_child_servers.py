@@ -184,7 +184,9 @@ def test_a_process_that_cannot_be_started_ends_no_other_call(module: Path, tmp_p
         patient = pool.submit(run_child, "own_tool:f", {"file": str(file)})
         assert wait_for(lambda: calls_of(os.getpid(), "own_tool"))
         refused = run_child("own_tool:f", {"file": ""}, who="the tool")
-        assert refused.error.endswith("no process could be started: [Errno 11] Resource temporarily unavailable")
+        assert refused.error.endswith(
+            "the child process could not be started (fork failed): [Errno 11] Resource temporarily unavailable"
+        )
         assert run_child("own_tool:f", {"file": ""}).answer == {}
         file.touch()
         assert patient.result(timeout=30).answer == {}

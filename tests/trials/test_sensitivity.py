@@ -204,6 +204,8 @@ def test_the_metric_sees_each_subject_alone_and_reports_real_progress(tmp_path: 
     total = 2 * (len(subjects) + 1)
     assert seen == [(done, total) for done in range(total)]
     for subject, figures in zip(subjects, quantized, strict=True):
-        expected = sum(simulation.outputs(simulation.float_pass(s), subject.elements)["y"].sum() for s in samples)
+        expected = sum(
+            simulation.outputs(simulation.float_activations(s), subject.elements)["y"].sum() for s in samples
+        )
         assert figures["sum"] == pytest.approx(float(expected))
     assert any(figures["sum"] != in_float["sum"] for figures in quantized)

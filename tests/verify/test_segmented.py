@@ -74,7 +74,7 @@ def test_the_shipped_models(name: str, target_name: str, precision: str, step: i
     elements = elements_of(build_problem(model, target.table), plan)
     sample = {shipped.input_name: images[4:5]}
     simulation = SegmentedSimulation(model, plan, elements, tmp_path)
-    exact = simulation.float_pass(sample)
+    exact = simulation.float_activations(sample)
     for number in range(0, len(elements), step):
         expected = _rebuilt(model, plan, [elements[number]], sample, tmp_path)
         _assert_same(simulation.outputs(exact, {number}), expected, exact.outputs)
@@ -107,7 +107,7 @@ _GRAPHS = {
 @pytest.mark.parametrize("label", _GRAPHS)
 def test_small_graphs(label: str, tmp_path: Path) -> None:
     model, plan, elements, simulation, sample = _simulated(_GRAPHS[label], tmp_path)
-    exact = simulation.float_pass(sample)
+    exact = simulation.float_activations(sample)
     assert elements
     for on in [*({number} for number in range(len(elements))), set(range(len(elements)))]:
         expected = _rebuilt(model, plan, [elements[number] for number in on], sample, tmp_path)
@@ -123,5 +123,5 @@ def test_only_what_depends_on_a_change_is_computed_again(tmp_path: Path) -> None
     _, _, elements, simulation, sample = _simulated(body, tmp_path)
     assert len(simulation.segments) == 2
     last = len(elements) - 1
-    state = simulation.until(simulation.float_pass(sample), {last})
+    state = simulation.until(simulation.float_activations(sample), {last})
     assert state.changed.keys() == set(simulation.segments[-1].outputs)

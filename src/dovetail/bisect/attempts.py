@@ -1,4 +1,4 @@
-"""What makes a failing part right: other precisions, other options, and the rewrites of ``fit`` and ``repair``."""
+"""Changes that may fix a failing part: other precisions, other options, and the rewrites of ``fit`` and ``repair``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dovetail.sweep.fit_graph import FitRequest
 from dovetail.sweep.fit_process import FitProcess
 from dovetail.sweep.outcome import Failure, FailureKind, Outcome
 
-_NARROWEST_WEIGHTS = 8  # bits: narrower weights do not make a part right
+_NARROWEST_WEIGHTS = 8  # bits: narrower weights do not fix a part
 _CHECKED = {
     "compiled": FailureKind.REFUSED,
     "fidelity": FailureKind.CHANGED,

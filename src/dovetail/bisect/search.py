@@ -1,4 +1,4 @@
-"""Find the smallest part of a model that fails on a target as the whole model does, and what makes it right."""
+"""Find the smallest part of a model that fails on a target as the whole model does, and the changes that fix it."""
 
 from __future__ import annotations
 

@@ -164,9 +164,11 @@ class _Calls:
     def count(self) -> int:
         name = self.specs[0].name
         rows, per_call = self.members[name][0][0], self.per_call(name)
-        if rows % per_call:
+        if extra := rows % per_call:
+            fix = f"remove {extra}" if rows > per_call else f"add {per_call - extra}"
             raise InputError(
-                f"{self.source}: {rows} samples of {name!r} are not a multiple of the model's batch size {per_call}"
+                f"{self.source}: the number of rows of {name!r}, {rows}, is not a multiple of the model's batch size "
+                f"{per_call}: {fix}"
             )
         return rows // per_call
 

@@ -40,8 +40,8 @@ def bisect_command(
     """Find the smallest part of MODEL (float or QDQ) that fails on a target.
 
     Parts of the graph are compiled with the real compiler, with the inputs that they have in the whole model. Writes
-    the smallest one as an ONNX file of a few nodes, with a report to send to the vendor and what makes it right. The
-    exit code is 1 if a part was found, 0 if MODEL does not fail.
+    the smallest one as an ONNX file of a few nodes, with a report to send to the vendor and the changes that fix it.
+    The exit code is 1 if a part was found, 0 if MODEL does not fail.
     """
     from dovetail.bisect.run import REPORT, NoFailure, bisect
     from dovetail.cli.progress import BISECT_STAGES, showing_progress
@@ -69,6 +69,7 @@ def bisect_command(
         click.echo(f"  {operator}  {one_line(name)}")
     click.echo(f"parts tried: {part.tried}")
     helps = [attempt.what for attempt in found.attempts if not attempt.failure]
-    click.echo(f"right with: {'; '.join(helps)}" if helps else f"none of {len(found.attempts)} changes makes it right")
+    tried = len(found.attempts)
+    click.echo(f"fixed by: {'; '.join(helps)}" if helps else f"none of the {tried} changes that were tried fixes it")
     click.echo(f"{one_line(str(folder))}: {REPORT}, part.onnx")
     context.exit(FOUND)

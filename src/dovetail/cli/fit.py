@@ -92,8 +92,8 @@ NOT_CHECKED = 3
     "--config",
     type=click.Path(path_type=Path),
     help="TOML file with options, named as here but with _ for -. It cannot contain calib, eval, plan, output, force "
-    "or resume. `cache = false` stands for --no-cache, `range_repair = false` for --no-range-repair; the table "
-    "[thresholds] can only be set there.",
+    "or resume. `cache = false` stands for --no-cache, `range_repair = false` for --no-range-repair. The table "
+    "[thresholds] sets the limits of the verdicts, also those without an option of their own.",
 )
 @ACCURACY_LIMITS
 @BUDGET
@@ -101,8 +101,8 @@ NOT_CHECKED = 3
     "--require",
     multiple=True,
     metavar="VERDICT",
-    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics, accuracy or "
-    "device. Can be repeated.",
+    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics, accuracy, "
+    "budget (with --max-latency or --max-float) or device. Can be repeated.",
 )
 @OUTPUT
 @click.option("--resume", is_flag=True, help="Continue an earlier run in the run directory.")

@@ -32,8 +32,8 @@ from dovetail.errors import InputError
     "--require",
     multiple=True,
     metavar="VERDICT",
-    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics, accuracy "
-    "or device.",
+    help="Exit with code 3 if this verdict is not checked: normalized, repaired, compiled, fidelity, "
+    "numerics, accuracy, budget or device. One that the run does not have is not checked.",
 )
 @click.pass_context
 def verify_command(

@@ -66,7 +66,8 @@ def _rounding(node: ir.Node) -> str:
         return "floor"
     if (scales > 1).any():
         raise InputError(
-            f"node {node.name or str(node.outputs[0].name)!r} (Resize) enlarges one axis and shrinks another, which "
-            "rounds differently in the opset of the model; export it with opset 11 or later"
+            f"node {node.name or str(node.outputs[0].name)!r} (Resize) enlarges one axis and shrinks another: below "
+            "opset 11 it rounds differently on the two axes, which one Resize of a later opset cannot do; export the "
+            "model with opset 11 or later"
         )
     return "ceil"

@@ -273,7 +273,8 @@ def _bind(name: str, declared: ir.Shape, shape: Sequence[int], bound: dict[str, 
             raise InputError(f"{message}: dimension {index} is fixed at {dim} in the model")
         if symbol and bound.setdefault(symbol, size) != size:
             raise InputError(
-                f"{message}: dimension {index}, {symbol!r}, is already {bound[symbol]} in another dimension"
+                f"{message}: dimension {index} ({symbol!r}) is {size} here, but {bound[symbol]} elsewhere; all "
+                f"dimensions named {symbol!r} must be equal"
             )
 
 

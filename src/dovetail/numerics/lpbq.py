@@ -34,8 +34,12 @@ def lpbq_scales(block_scales: Array, *, block_axis: int, scale_bits: int = 4) ->
         raise InputError(f"scale_bits must be from 1 to {_MOST_SCALE_BITS}, not {scale_bits}")
     if scales.ndim < 1 or scales.size == 0:
         raise InputError(f"block scales of shape {scales.shape} have no values")
-    if not np.all(np.isfinite(scales)) or np.any(scales < 0):
-        raise InputError("every block scale must be finite and at least zero")
+    wrong = np.argwhere(~np.isfinite(scales) | (scales < 0))
+    if wrong.size:
+        place = tuple(int(index) for index in wrong[0])
+        raise InputError(
+            f"block_scales{list(place)} is {scales[place]:g}: every block scale must be finite and not negative"
+        )
     axis = normal_axis(block_axis, scales.ndim)
     most = 1 << scale_bits
     largest = scales.max(axis=axis, keepdims=True)

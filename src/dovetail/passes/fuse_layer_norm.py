@@ -1,4 +1,4 @@
-"""Fuse decomposed layer normalization into LayerNormalization, and bring every LayerNormalization to one form."""
+"""Fuse decomposed layer normalization into LayerNormalization, and canonicalize every LayerNormalization."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _DecomposedNorm:
 def fuse_layer_norm(model: ir.Model) -> PassRecord:
     """Replace mean, variance, square root and division, and the scale and bias after them, by one LayerNormalization.
 
-    Its form: a negative axis, an explicit epsilon, a scale and a bias of exactly the normalized shape (ones and zeros
-    where there were none). Normalization over other axes than the last (the channels of an image) is put between
-    Transposes. Intermediate tensors with other consumers stay.
+    The canonical form has a negative axis, an explicit epsilon, and a scale and a bias of exactly the normalized shape
+    (ones and zeros where there were none). Normalization over other axes than the last (the channels of an image) is
+    surrounded by Transposes. Intermediate tensors with other consumers stay.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -57,12 +57,12 @@ def fuse_layer_norm(model: ir.Model) -> PassRecord:
 def _match(node: ir.Node) -> _DecomposedNorm | None:
     """The normalization that ends with this node, its division."""
     for centered, root in _centered_and_root(node):
-        spread = root.producer()
-        if spread is None or not is_op(spread, "Add"):
+        variance_plus_epsilon = root.producer()
+        if variance_plus_epsilon is None or not is_op(variance_plus_epsilon, "Add"):
             continue
-        variance, epsilon = spread.inputs[0], scalar_of(spread.inputs[1])
+        variance, epsilon = variance_plus_epsilon.inputs[0], scalar_of(variance_plus_epsilon.inputs[1])
         if epsilon is None:
-            variance, epsilon = spread.inputs[1], scalar_of(spread.inputs[0])
+            variance, epsilon = variance_plus_epsilon.inputs[1], scalar_of(variance_plus_epsilon.inputs[0])
         if epsilon is None or variance is None:
             continue
         data_axes = _data_and_axes(centered)
@@ -179,7 +179,7 @@ def _between_casts(norm: _DecomposedNorm) -> tuple[ir.Value, ir.Node]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Factor:
+class _AffineConstant:
     """The scale or bias of a normalization, and its array with the axes in the order of the normalized tensor."""
 
     value: ir.Value
@@ -188,7 +188,7 @@ class _Factor:
 
 def _affine(
     node: ir.Node, op_type: str, order: tuple[int, ...], normalized: tuple[int, ...]
-) -> tuple[_Factor | None, ir.Node]:
+) -> tuple[_AffineConstant | None, ir.Node]:
     """The constant that the only consumer of a node multiplies or adds, and that consumer; else None and the node."""
     consumer = edit.sole_consumer(node.outputs[0])
     if consumer is None or not is_op(consumer, op_type):
@@ -199,7 +199,7 @@ def _affine(
         return None, node
     if order != tuple(range(len(order))):
         array = array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(order)
-    return (_Factor(constant, array), consumer) if _fits(array, normalized) else (None, node)
+    return (_AffineConstant(constant, array), consumer) if _fits(array, normalized) else (None, node)
 
 
 def _fits(array: Array, normalized: tuple[int, ...]) -> bool:
@@ -213,14 +213,14 @@ def _fits(array: Array, normalized: tuple[int, ...]) -> bool:
 
 
 def _filled(
-    graph: ir.Graph, output: ir.Value, factor: _Factor | None, normalized: tuple[int, ...], default: float
+    graph: ir.Graph, output: ir.Value, constant: _AffineConstant | None, normalized: tuple[int, ...], default: float
 ) -> ir.Value:
     """The constant in exactly the normalized shape."""
-    if factor is None:
+    if constant is None:
         dtype = np.float32 if output.dtype is None else output.dtype.numpy()
         name = f"{output.name}/{'scale' if default else 'bias'}"
         return edit.add_initializer(graph, np.full(normalized, default, dtype=dtype), name=name, source=output)
-    value, array = factor.value, factor.array
+    value, array = constant.value, constant.array
     if shape_of(value) == normalized and array.shape == normalized:
         return value
     leading = max(array.ndim - len(normalized), 0)

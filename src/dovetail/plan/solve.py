@@ -147,27 +147,40 @@ def _decide(
         return decided
     in_float = problem.table.float_encoding
     fallback = next((e for e in (in_float, *domain) if e in domain), in_float)
-    producers = sorted({problem.producer[n].label for n in members if n in problem.producer})
-    kernels = ", ".join(producers) or "the consumers of this input"
-    return EncodingChoice(
-        fallback, Reason.UNSUPPORTED, f"{problem.table.target} has no {decided.encoding.dtype} kernel for {kernels}"
-    )
+    reason = _why_not(problem, members, decided.encoding)
+    return EncodingChoice(fallback, Reason.UNSUPPORTED, f"stored as {fallback.dtype}: {reason}")
+
+
+def _why_not(problem: Problem, members: tuple[str, ...], encoding: Encoding) -> str:
+    """Why an encoding is not one that the producers of a group can write, or that the consumers of an input read."""
+    target, dtype = problem.table.target, encoding.dtype
+    producers = [problem.producer[name] for name in members if name in problem.producer]
+    if not producers:
+        return f"no consumer reads {dtype} on {target}"
+    unable = sorted({unit.label for unit in producers if encoding not in _written(unit)})
+    return f"{', '.join(unable)} cannot write {dtype} on {target}"
 
 
 def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
     """The encodings that every producer of the group can write; for a graph input, those its consumers can read."""
     producers = [problem.producer[name] for name in members if name in problem.producer]
     if producers:
-        choices = [dict.fromkeys(s.output for s in unit.signatures if constants_fit(unit, s)) for unit in producers]
+        choices = [_written(unit) for unit in producers]
         return {e: None for e in choices[0] if all(e in choice for choice in choices[1:])}
     slots = [s.slot(o.slot) for u in problem.units for o in u.operands if o.name in members for s in u.signatures]
     return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), problem.table.float_encoding])
 
 
-def _leave_followers_float(problem: Problem, groups: dict[str, EncodingChoice], pinned: Mapping[str, Pin]) -> None:
-    """Turn a group back to float if only ``follows`` operators write it and all producers or all consumers are float.
+def _written(unit: Unit) -> dict[Encoding, None]:
+    """The encodings that an operator can write."""
+    return dict.fromkeys(s.output for s in unit.signatures if constants_fit(unit, s))
 
-    Between float operators a quantized tensor costs accuracy and two conversions, and no kernel gains from it.
+
+def _leave_followers_float(problem: Problem, groups: dict[str, EncodingChoice], pinned: Mapping[str, Pin]) -> None:
+    """Turn a group back to float if its producers all are ``stays_float_between_float`` and one side is float.
+
+    One side: the inputs of all producers, or all consumers. Between float operators a quantized tensor costs accuracy
+    and two conversions, and no kernel gains from it.
     """
     readers: dict[str, list[Unit]] = {root: [] for root in groups}
     for unit in problem.units:
@@ -181,7 +194,7 @@ def _leave_followers_float(problem: Problem, groups: dict[str, EncodingChoice], 
             producers = [problem.producer.get(name) for name in problem.sources[root]]
             if decided.is_float or not producers or root in pinned:
                 continue
-            if not all(unit is not None and unit.support is not None and unit.support.follows for unit in producers):
+            if not all(map(_stays_float, producers)):
                 continue
             fed_by_float = all(_has_float_inputs(problem, unit, groups) for unit in producers if unit is not None)
             read_as_float = all(_reads_only_float(problem, unit, groups) for unit in readers[root])
@@ -191,6 +204,10 @@ def _leave_followers_float(problem: Problem, groups: dict[str, EncodingChoice], 
                     problem.table.float_encoding, Reason.NEIGHBOURS, f"kept in float: {side} float"
                 )
                 changed = True
+
+
+def _stays_float(producer: Unit | None) -> bool:
+    return producer is not None and producer.support is not None and producer.support.stays_float_between_float
 
 
 def _has_float_inputs(problem: Problem, unit: Unit, groups: Mapping[str, EncodingChoice]) -> bool:

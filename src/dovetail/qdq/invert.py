@@ -143,14 +143,14 @@ class _Inverter:
         dequantize_node, producer = copies[0].first_node, value.producer()
         if producer is not None:
             raise InputError(
-                f"DequantizeLinear {dequantize_node.name!r}: it reads integers from {producer.op_type} "
-                f"{producer.name!r}; in a QDQ model they must come from QuantizeLinear"
+                f"DequantizeLinear {dequantize_node.name!r} reads the output of {producer.op_type} {producer.name!r}; "
+                "supported are the output of a QuantizeLinear, a constant, or a graph input"
             )
         refuse_other_consumers(value, f"input {value.name!r}")
         if len(copies) > 1:
             raise InputError(
                 f"input {value.name!r}: DequantizeLinear {copies[1].first_node.name!r} has another scale or zero point "
-                f"than DequantizeLinear {dequantize_node.name!r}"
+                f"than DequantizeLinear {dequantize_node.name!r}; use one scale and zero point for both"
             )
         value.type = ir.TensorType(_FLOAT)
         self._record_tensor(value, copies[0])

@@ -91,7 +91,10 @@ def assemble(
         known[_DEVICE] = record.device
     names = (*_VERDICTS, *((_BUDGET,) if job.has_budget else ()))
     names = names if job.target.backend.device is None else (*names, _DEVICE)
-    not_reached = "the run stopped: the graph to be quantized differs from the original model"
+    not_reached = (
+        "not reached: the verdict `normalized` failed (the graph to be quantized and the original model have different "
+        "outputs), so the run stopped"
+    )
     verdicts = {
         name: known.get(name) or Verdict(Status.NOT_CHECKED, not_reached, passes_when(name, job.options.thresholds))
         for name in names
@@ -124,7 +127,7 @@ def assemble(
 
 def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
     notes = list(job.target.backend.runner.notes)
-    notes += [f"compared with the model as it was read, not with its file: {change}" for change in job.changes]
+    notes += [f"the reference is the model as it was read, not the unmodified file: {change}" for change in job.changes]
     if job.data.random:
         notes.append("calibrated on random data: the metrics do not tell how accurate the model is")
     if job.options.baselines == "all" and not job.target.backend.baselines:
@@ -296,7 +299,7 @@ def _spread(agreement: Agreement) -> dict[str, Spread]:
 
 
 def _losses(verification: Verification, origins: Mapping[str, str]) -> tuple[TensorLoss, ...]:
-    """What every tensor of the caller's costs alone, the worst first."""
+    """The SQNR if only this tensor is quantized, for each tensor of the caller's model, worst first."""
     of_tensor = {origins[name]: comparison.sqnr_db for name, comparison in verification.tensors.items()}
     return tuple(
         TensorLoss(name, loss_db, _none_if_nan(bounded_db(of_tensor.get(name, math.nan))))

@@ -1,14 +1,14 @@
 """A process that has imported what children need, and forks one for each call.
 
-Importing ExecuTorch takes longer than most lowerings. A child that is forked behind the imports starts at once, and is
-as fresh as one that imports them itself: nothing has happened before but imports, and what every call would compute
-first. A thread does not survive a fork, and what waits for it then waits forever: if the imports leave threads behind,
-each child is a new Python process, which imports them again.
+Importing ExecuTorch takes longer than most lowerings. A child that is forked after the imports starts at once. Its
+state is that of a new process after the imports and the functions named in the settings. A thread does not survive a
+fork, and what waits for it then waits forever: if the imports leave threads behind, each child is a new Python process,
+which imports them again.
 
 The server's input is a socket. On it the server says when its imports are done, and receives one message for each call:
 the path of the request, with two descriptors, the socket of the call and what the child prints to. On the socket of the
-call it says how the child has ended; when the caller shuts that socket down, the child is killed. When the process that
-started the server has ended, so have the server and all its children.
+call it says how the child has ended; when the caller shuts that socket down, the child is killed. When
+the process that started the server exits, the server exits, which ends all its children.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(settings: Mapping[str, Any]) -> None:
     control = socket.socket(fileno=detach_input())
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends its calls
     parent = _open_parent(settings["parent"])
-    with _ending_with(parent):
+    with _exit_with_parent(parent):
         _import(settings["imports"])
     gc.collect()
     gc.freeze()  # otherwise every child copies the memory of all imported objects when it ends
@@ -78,7 +78,7 @@ def _open_parent(process: int) -> int:
 
 
 @contextmanager
-def _ending_with(parent: int) -> Iterator[None]:
+def _exit_with_parent(parent: int) -> Iterator[None]:
     """End this process when its parent ends, although it imports; the thread for it ends with the block."""
     done, finish = os.pipe()
 
@@ -98,7 +98,10 @@ def _ending_with(parent: int) -> Iterator[None]:
 
 
 def _import(names: Sequence[str]) -> None:
-    """Import modules, and call functions that are named as ``module:function``; a call reports what it then lacks."""
+    """Import modules, and call functions that are named as ``module:function``.
+
+    Errors are only logged here; a call that needs the module fails with its own message.
+    """
     for name in names:
         module, _, function = name.partition(":")
         try:
@@ -116,7 +119,7 @@ class _Child:
     number: int
     process: int
     caller: socket.socket
-    caller_is_there: bool = True
+    is_caller_connected: bool = True
 
 
 class _Server:
@@ -151,21 +154,21 @@ class _Server:
         try:
             number = os.fork()
         except OSError as error:  # no memory, or too many processes
-            error_text = f"no process could be started: {error}"
+            error_text = f"the child process could not be started (fork failed): {error}"
             _tell(caller, {"code": 1, "cpu_s": _cpu_seconds(), "error": error_text})
             caller.close()
             os.close(output)
             return
         if number == 0:
             killed_with_parent(server)
-            self._be_child(Path(os.fsdecode(message)), caller, output)
+            self._run_child(Path(os.fsdecode(message)), caller, output)
         os.close(output)
         child = _Child(number, os.pidfd_open(number), caller)
         self._children.add(child)
-        self._selector.register(child.process, selectors.EVENT_READ, lambda: self._tell_end(child))
+        self._selector.register(child.process, selectors.EVENT_READ, lambda: self._report_exit(child))
         self._selector.register(caller, selectors.EVENT_READ, lambda: self._kill(child))
 
-    def _be_child(self, request: Path, caller: socket.socket, output: int) -> None:
+    def _run_child(self, request: Path, caller: socket.socket, output: int) -> None:
         """Answer the request in the forked process, and end it."""
         signal.signal(signal.SIGINT, self._interrupt)
         for number in (1, 2):
@@ -187,7 +190,7 @@ class _Server:
         answer_request(content)
         sys.exit(0)
 
-    def _tell_end(self, child: _Child) -> None:
+    def _report_exit(self, child: _Child) -> None:
         """Tell the caller how the child has ended, and what CPU time this process and its children used so far."""
         self._children.remove(child)
         self._selector.unregister(child.process)
@@ -204,9 +207,9 @@ class _Server:
             signal.pidfd_send_signal(child.process, signal.SIGKILL)
 
     def _forget_caller(self, child: _Child) -> None:
-        if child.caller_is_there:
+        if child.is_caller_connected:
             self._selector.unregister(child.caller)
-            child.caller_is_there = False
+            child.is_caller_connected = False
 
 
 def _tell(caller: socket.socket, content: Mapping[str, Any]) -> None:

@@ -71,7 +71,7 @@ def _measured(workbench: Workbench, builds: Sequence[Build], baseline: CompileRe
 
     names = [f"{name} {unit}" for name in programs for unit in (_US, _RATIO)]
     try:
-        figures = workbench.kept_times(builds, f"timed relative to {relative_to}", measured, names)
+        figures = workbench.cached_times(builds, f"timed relative to {relative_to}", measured, names)
     except BackendError as error:
         return str(error)
     return [

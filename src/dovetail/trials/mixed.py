@@ -250,7 +250,7 @@ class MixedSearch:
             return {str(number): cost.mean_db for number, cost in enumerate(costs)}
 
         names = [str(number) for number in range(len(subjects))]
-        figures = self._bench.kept(variant, f"noise {how} on {len(samples)}", measured, names)
+        figures = self._bench.cached_values(variant, f"noise {how} on {len(samples)}", measured, names)
         return {key: 10 ** (-figures[str(number)] / 10) for number, key in enumerate(quantized)}
 
     def _filled(self, names: set[str]) -> list[str]:

@@ -38,8 +38,8 @@ from dovetail.qdq.quantized_io import RunSamples, quantized_sample, with_float_i
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
 from dovetail.trials.agreement_db import mean_db, worst_db, worst_db_per_sample
+from dovetail.trials.cached_measurements import CachedMeasurements
 from dovetail.trials.goal import Goal
-from dovetail.trials.kept_figures import KeptFigures
 from dovetail.trials.variant import Variant
 from dovetail.verify.compare import Agreement, compare_runs
 from dovetail.verify.run import SessionRun, followed
@@ -55,14 +55,15 @@ Emitted = tuple[Plan, tuple[Artifact, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class MetricEvaluation:
     """The caller's metric: the held-out samples, and the function that computes its values from outputs.
 
-    ``lower_is_better``: those of its values that are errors. ``key``: identifies both; empty if they cannot be.
+    ``lower_is_better``: which of these value names are errors. ``key``: identifies samples and function in the cache;
+    empty: not cached.
     """
 
     samples: Callable[[], Iterable[Sample]]
-    figures: Callable[[Iterator[Sample]], Mapping[str, float]]
+    values: Callable[[Iterator[Sample]], Mapping[str, float]]
     lower_is_better: Callable[[Iterable[str]], tuple[str, ...]]
     key: str = ""
 
@@ -98,8 +99,8 @@ class Workbench:
     ``available``: whether the target's compiler is installed. ``source``: iterates over the calibration samples from
     the start. ``knob_options``: the caller's options for knobs, by the knob's name. ``tail``: computes the outputs of
     the caller's model, if the target cannot run all of it. ``goal``: what a search for a precision aims at.
-    ``baseline``: builds the first program that the target is compared with, if there is one. ``kept``: what an
-    interrupted run has measured.
+    ``baseline``: builds the first program that the target is compared with, if there is one. ``measurements``:
+    those of an interrupted run.
     """
 
     def __init__(
@@ -111,23 +112,23 @@ class Workbench:
         *,
         available: bool = True,
         knob_options: Mapping[str, str] | None = None,
-        score: Score | None = None,
+        metric: MetricEvaluation | None = None,
         goal: Goal | None = None,
         baseline: Callable[[], CompileResult | None] = lambda: None,
         tail: ir.Model | None = None,
-        kept: KeptFigures | None = None,
+        measurements: CachedMeasurements | None = None,
         progress: Progress = lambda done, total: None,
     ) -> None:
         self.table, self.backend, self.available = table, backend, available
-        self.knob_options, self.score, self.progress = dict(knob_options or {}), score, progress
+        self.knob_options, self.metric, self.progress = dict(knob_options or {}), metric, progress
         self.goal, self.baseline = goal or Goal(), baseline
         self._source, self._folder, self._tail = source, folder, tail
-        self._kept = kept or KeptFigures()
+        self._measurements = measurements or CachedMeasurements()
         self._samples: list[Sample] = []
         self._float: dict[int, tuple[ir.Model, list[Sample]]] = {}
         self._agreements: dict[tuple[str, int, View | None], Agreement] = {}
         self._builds: dict[str, Future[tuple[CompileResult, Path]]] = {}
-        self._float_figures: Mapping[str, float] | None = None
+        self._float_values: Mapping[str, float] | None = None
         self._drops: dict[str, dict[str, float]] = {}
         self._lock = Lock()
 
@@ -155,31 +156,31 @@ class Workbench:
             return self._agreement(variant, emitted, count, view)
 
     def simulated_sqnr(self, variant: Variant, count: int) -> SimulatedSqnr:
-        """The SQNR of the simulation against float; kept, so that a resumed run has it."""
+        """The SQNR of the simulation against float; cached, so that a resumed run has it."""
         with self._emitted(variant) as emitted:
 
             def measured() -> dict[str, float]:
                 agreement = self._agreement(variant, emitted, count, None)
                 return {"mean": mean_db(agreement), "pooled": worst_db(agreement)}
 
-            figures = self._kept.of(("simulated", emitted[2], count), measured, ("mean", "pooled"))
+            figures = self._measurements.of(("simulated", emitted[2], count), measured, ("mean", "pooled"))
         return SimulatedSqnr(emitted[2], figures["mean"], figures["pooled"])
 
-    def kept(
+    def cached_values(
         self, variant: Variant, what: str, make: Callable[[], dict[str, float]], names: Collection[str] = ()
     ) -> dict[str, float]:
-        """Figures of a variant, measured unless a run that was interrupted has measured them.
+        """Values of a variant by name, measured unless a run that was interrupted has measured them.
 
-        ``names``: those that they have, if that is known before.
+        ``names``: the names of the values, if they are known before.
         """
         with self._emitted(variant) as (_, _, digest):
-            return self._kept.of((what, digest), make, names)
+            return self._measurements.of((what, digest), make, names)
 
-    def kept_times(
+    def cached_times(
         self, builds: Sequence[Build], what: str, make: Callable[[], dict[str, float]], names: Collection[str]
     ) -> dict[str, float]:
         """The times of these builds, measured together unless a run that was interrupted has measured them."""
-        return self._kept.of((what, *(build.digest for build in builds)), make, names)
+        return self._measurements.of((what, *(build.digest for build in builds)), make, names)
 
     def _agreement(self, variant: Variant, emitted: Emitted, count: int, view: View | None) -> Agreement:
         plan, artifacts, digest = emitted
@@ -226,24 +227,24 @@ class Workbench:
 
     def drops(self, variant: Variant) -> dict[str, float]:
         """By how much each value of the metric gets worse in the simulation of a variant, on held-out samples."""
-        score = self.score
-        if score is None:
+        metric = self.metric
+        if metric is None:
             raise ValueError("there is no metric")
         with self._emitted(variant) as emitted:
-            digest, kept = emitted[2], self._kept if score.key else KeptFigures()
+            digest, measurements = emitted[2], self._measurements if metric.key else CachedMeasurements()
             if digest not in self._drops:
-                make = partial(self._measured_drops, score, variant.model, emitted)
-                self._drops[digest] = kept.of((f"drops {score.key}", digest), make)
+                make = partial(self._measured_drops, metric, variant.model, emitted)
+                self._drops[digest] = measurements.of((f"drops {metric.key}", digest), make)
         return self._drops[digest]
 
-    def _measured_drops(self, score: Score, model: ir.Model, emitted: Emitted) -> dict[str, float]:
-        if self._float_figures is None:
+    def _measured_drops(self, metric: MetricEvaluation, model: ir.Model, emitted: Emitted) -> dict[str, float]:
+        if self._float_values is None:
             in_float = followed(SessionRun(model, Mode.FLOAT, self._scratch()), self._tail, self._scratch())
-            self._float_figures = score.figures(in_float(score.samples()))
-        figures = score.figures(self._simulation(emitted)(score.samples()))
-        lower = score.lower_is_better(figures)
+            self._float_values = metric.values(in_float(metric.samples()))
+        figures = metric.values(self._simulation(emitted)(metric.samples()))
+        lower = metric.lower_is_better(figures)
         return {
-            name: (value - figures[name]) * (-1 if name in lower else 1) for name, value in self._float_figures.items()
+            name: (value - figures[name]) * (-1 if name in lower else 1) for name, value in self._float_values.items()
         }
 
     def worst_db(self, variant: Variant, count: int) -> float:
@@ -253,7 +254,7 @@ class Workbench:
     def sqnr_per_sample(self, variant: Variant, count: int) -> list[float]:
         """The SQNR of the worst output of the simulation against float on each of the first ``count`` samples.
 
-        One sample at a time is in memory. The figures are kept, so that a resumed run has them.
+        One sample at a time is in memory. The values are cached, so that a resumed run has them.
         """
         with self._emitted(variant) as (plan, artifacts, digest):
 
@@ -264,7 +265,7 @@ class Workbench:
                 agreement = compare_runs(in_float(samples), run(again), ranked_outputs(variant.model.graph))
                 return {f"{number}": db for number, db in enumerate(worst_db_per_sample(agreement))}
 
-            return list(self._kept.of(("simulated per sample", digest, count), measured).values())
+            return list(self._measurements.of(("simulated per sample", digest, count), measured).values())
 
     def switched(self, variant: Variant, alternatives: Mapping[Edge, QParams], count: int) -> SwitchedSimulation:
         """A simulation in which these edges can be switched to other quantization parameters, compared with float."""

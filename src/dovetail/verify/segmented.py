@@ -23,23 +23,23 @@ _NODES, _MOST_SEGMENTS = 11, 48
 
 
 @dataclass(frozen=True, slots=True)
-class FloatPass:
-    """One sample through the float model: every tensor between segments, and the outputs."""
+class FloatActivations:
+    """The tensors of one sample in the float model: every one between segments, and the outputs."""
 
     tensors: Mapping[str, Array]
     outputs: Sample
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizedPass:
-    """The same with some elements quantized, up to the segment ``last``: the tensors that it computed anew.
+class PartialRun:
+    """One sample with some elements quantized, up to the segment ``last``: the tensors that it computed anew.
 
-    ``shown``: what the caller sees of outputs that are quantized themselves.
+    ``quantized_outputs``: graph outputs after their own Q/DQ pair.
     """
 
     last: int
     changed: Mapping[str, Array]
-    shown: Mapping[str, Array]
+    quantized_outputs: Mapping[str, Array]
 
 
 class SegmentedSimulation:
@@ -58,23 +58,23 @@ class SegmentedSimulation:
         self._switches = [ElementSwitches(part, plan, tensors, edges).insert(self._outputs) for part in self._models]
         self._switched: dict[int, SessionRun] = {}
 
-    def float_pass(self, sample: Sample) -> FloatPass:
+    def float_activations(self, sample: Sample) -> FloatActivations:
         """Run the float model on one sample."""
         tensors = dict(sample)
         for run in self._floats:
             tensors |= _once(run, tensors)
-        return FloatPass(tensors, {name: tensors[name] for name in self._outputs})
+        return FloatActivations(tensors, {name: tensors[name] for name in self._outputs})
 
-    def outputs(self, exact: FloatPass, on: Collection[int]) -> Sample:
-        """The outputs for the sample of a float pass, with these elements quantized."""
+    def outputs(self, exact: FloatActivations, on: Collection[int]) -> Sample:
+        """The outputs for the sample of these float activations, with these elements quantized."""
         state = self.until(exact, on)
-        return self.after(exact, state.last, state.changed, state.shown)
+        return self.after(exact, state.last, state.changed, state.quantized_outputs)
 
-    def until(self, exact: FloatPass, on: Collection[int]) -> QuantizedPass:
+    def until(self, exact: FloatActivations, on: Collection[int]) -> PartialRun:
         """Compute the segments up to the last one that reads one of these elements."""
         last = max((index for index, numbers in enumerate(self._switches) if not numbers.isdisjoint(on)), default=-1)
         changed: dict[str, Array] = {}
-        shown: dict[str, Array] = {}
+        quantized_outputs: dict[str, Array] = {}
         for index in range(last + 1):
             segment, numbers = self.segments[index], self._switches[index]
             if numbers.isdisjoint(on):
@@ -83,26 +83,34 @@ class SegmentedSimulation:
             feed = {name: changed.get(name, exact.tensors[name]) for name in segment.inputs}
             results = _once(self._session(index), {**feed, **flags(on, numbers)})
             changed |= {name: results[name] for name in segment.outputs}
-            shown |= {
+            quantized_outputs |= {
                 name: results[made] for name in segment.outputs if (made := SWITCHED_OUTPUT.format(name)) in results
             }
-        return QuantizedPass(last, changed, shown)
+        return PartialRun(last, changed, quantized_outputs)
 
     def after(
-        self, exact: FloatPass, last: int, changed: Mapping[str, Array], shown: Mapping[str, Array] | None = None
+        self,
+        exact: FloatActivations,
+        last: int,
+        changed: Mapping[str, Array],
+        quantized_outputs: Mapping[str, Array] | None = None,
     ) -> Sample:
         """The outputs if all segments behind ``last`` are computed in float, from these changed tensors."""
         tensors = dict(changed)
         for index in range(last + 1, len(self.segments)):
             self._advance(index, exact, tensors)
-        return {**exact.outputs, **{name: tensors[name] for name in self._outputs if name in tensors}, **(shown or {})}
+        return {
+            **exact.outputs,
+            **{name: tensors[name] for name in self._outputs if name in tensors},
+            **(quantized_outputs or {}),
+        }
 
     def read_after(self, last: int) -> frozenset[str]:
         """The tensors that segments behind ``last`` read."""
         return frozenset(name for segment in self.segments[last + 1 :] for name in segment.inputs)
 
-    def _advance(self, index: int, exact: FloatPass, changed: dict[str, Array]) -> None:
-        """Compute one segment in float, unless nothing that it reads differs from the float pass."""
+    def _advance(self, index: int, exact: FloatActivations, changed: dict[str, Array]) -> None:
+        """Compute one segment in float, unless nothing that it reads differs from the float activations."""
         segment = self.segments[index]
         if not changed.keys().isdisjoint(segment.inputs):
             feed = {name: changed.get(name, exact.tensors[name]) for name in segment.inputs}

@@ -71,8 +71,8 @@ def test_a_wrong_convolution_is_found(wrong: tuple[Path, str, int]) -> None:
     assert code == 1, output
     part = onnx.load(folder / "part.onnx")
     assert [node.op_type for node in part.graph.node] == ["Conv", "Sigmoid", "Mul"]
-    assert "right with: " in output
-    assert "with the target's default options" in output.partition("right with: ")[2]
+    assert "fixed by: " in output
+    assert "with the target's default options" in output.partition("fixed by: ")[2]
 
 
 def test_the_report_says_what_where_and_how(wrong: tuple[Path, str, int]) -> None:

@@ -14,7 +14,7 @@ from dovetail.qdq.params import is_dequantize
 from dovetail.storage import Plan
 
 
-def hold_islands(emitted: ir.Model, plan: Plan) -> None:
+def insert_casts_around_islands(emitted: ir.Model, plan: Plan) -> None:
     """Insert the Casts on every edge on which the plan has a dequantized tensor in float."""
     nodes = {node.name: node for node in emitted.graph}
     for edge, choice in plan.edges.items():

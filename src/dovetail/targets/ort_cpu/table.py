@@ -103,14 +103,17 @@ def _table() -> dict[str, OpSupport]:
     norm = tuple(signature(data, const(F32), const(F32), out=out) for data, out in _COMBINATIONS)
     same = tuple(signature(encoding, out=encoding) for encoding in (A8, A16, F32))
     table = {op: OpSupport(same, shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
-    table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
+    table |= {
+        op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), stays_float_between_float=True, known_from=_KNOWN)
+        for op in _FOLLOWERS
+    }
     table["ConvTranspose"] = OpSupport(per_channel, known_from=_KNOWN)
     table["Gemm"] = OpSupport(linear, known_from=_KNOWN)
     table["Conv"] = OpSupport(tuple(_only_pointwise(row) for row in linear), known_from=_KNOWN)
     by_weight = tuple(replace(row, when=why_weight_not_matrix) for row in linear)
     table["MatMul"] = OpSupport((*by_weight, *matmul), known_from=_KNOWN)
     table["Softmax"] = replace(table["Softmax"], unclipped=True, output_scale=_softmax_scale)
-    table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)
+    table["LayerNormalization"] = OpSupport(norm, stays_float_between_float=True, known_from=_KNOWN)
     return table
 
 

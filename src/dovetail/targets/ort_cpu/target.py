@@ -25,7 +25,7 @@ from dovetail.rules.rule import rules_in
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.ort_cpu import rules
-from dovetail.targets.ort_cpu.islands import hold_islands
+from dovetail.targets.ort_cpu.islands import insert_casts_around_islands
 from dovetail.targets.ort_cpu.measure import BASELINES, measure
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
@@ -56,7 +56,7 @@ def probe() -> Probe:
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     """Write QDQ ONNX with integer weights, which ships as it is."""
     emitted = emit_qdq(model, plan)
-    hold_islands(emitted, plan)
+    insert_casts_around_islands(emitted, plan)
     written = write(emitted, folder / "model.onnx")
     names = ["model" if path.suffix == ".onnx" else "model_data" for path in written]
     load = {"model": _LOAD}

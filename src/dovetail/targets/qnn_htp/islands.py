@@ -1,4 +1,4 @@
-"""Keep a single float operator between quantized ones in float, by inserting Cast nodes after or before it.
+"""Keep an island of a single operator (float, between quantized operators) in float, by Casts after or before it.
 
 In a QDQ graph ``Dequantize -> op -> Quantize`` means an integer operator, so the provider silently compiles a float
 island of one operator in integers. Two Casts, to float16 and back, before the Quantize prevent this (onnxruntime-qnn
@@ -21,7 +21,7 @@ _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 _FUSED = ("Clip", "Relu")
 
 
-def hold_islands(emitted: ir.Model, plan: Plan) -> None:
+def insert_casts_around_islands(emitted: ir.Model, plan: Plan) -> None:
     """Insert the Casts at every operator that is planned in float and would be compiled in integers."""
     for node in list(_grouped_by_inputs(emitted, plan)):
         operand = node.inputs[0]
@@ -55,11 +55,11 @@ def _through_float16(before: ir.Node, value: ir.Value) -> ir.Value:
 
 
 def _grouped_by_inputs(emitted: ir.Model, plan: Plan) -> Iterator[ir.Node]:
-    """Yield MatMuls planned in float of two dequantized operands: these alone make the provider compile integers.
+    """Yield MatMuls that are planned in float and whose operands are both dequantized.
 
-    Whatever follows (onnxruntime-qnn 2.7.0): without a Quantize after it, the Einsum of a transposed MatMul is rejected
-    (``Requested I/O datatype set: UFIXED_POINT_16, UFIXED_POINT_16, FLOAT_32``), and the second operand of a MatMul is
-    converted to 8 bit.
+    The two DequantizeLinear inputs alone make the provider use integer kernels, even if no QuantizeLinear follows
+    (onnxruntime-qnn 2.7.0): a transposed MatMul (Einsum) is then rejected (``Requested I/O datatype set:
+    UFIXED_POINT_16, UFIXED_POINT_16, FLOAT_32``), and a MatMul's second operand is converted to 8 bit.
     """
     for node in emitted.graph:
         if node.op_type not in ("MatMul", "Einsum") or not all(is_dequantize(_producer(v)) for v in node.inputs):

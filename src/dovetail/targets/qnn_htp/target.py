@@ -43,7 +43,7 @@ from dovetail.targets.qnn_htp.compile import CONTEXT, GRAPH, SESSION, compile_mo
 from dovetail.targets.qnn_htp.device import device_files
 from dovetail.targets.qnn_htp.expanded_blocks import block_options, mark_expanded_blocks
 from dovetail.targets.qnn_htp.install import PACKAGE, installed_qairt, probe
-from dovetail.targets.qnn_htp.islands import hold_islands
+from dovetail.targets.qnn_htp.islands import insert_casts_around_islands
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import KEYS, HtpOptions, read_options
 from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
@@ -110,7 +110,7 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     """
     emitted = emit_qdq(model, plan, folded_scales=True)
     mark_expanded_blocks(emitted, plan)
-    hold_islands(emitted, plan)
+    insert_casts_around_islands(emitted, plan)
     written = write(emitted, folder / "model.onnx")
     return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
 

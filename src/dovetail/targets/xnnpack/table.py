@@ -37,12 +37,12 @@ def _table() -> dict[str, OpSupport]:
     table["GlobalMaxPool"] = OpSupport(global_max, shares=(0,), known_from=_KNOWN)
     all_inputs = (Signature((Slot(A8S),), A8S, variadic=True), Signature((Slot(F32),), F32, variadic=True))
     table["Concat"] = OpSupport(all_inputs, shares=None, joins=True, known_from=_KNOWN)
-    table |= {op: OpSupport(all_inputs, follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
-    table |= {op: OpSupport(same_dtype, follows=True, known_from=_KNOWN) for op in _CLAMPS}
+    table |= {op: OpSupport(all_inputs, stays_float_between_float=True, known_from=_KNOWN) for op in _FOLLOWERS}
+    table |= {op: OpSupport(same_dtype, stays_float_between_float=True, known_from=_KNOWN) for op in _CLAMPS}
     global_pool = (_int8_if(_has_rank_four), signature(F32, out=F32))
-    table["GlobalAveragePool"] = OpSupport(global_pool, follows=True, known_from=_KNOWN)
+    table["GlobalAveragePool"] = OpSupport(global_pool, stays_float_between_float=True, known_from=_KNOWN)
     mean = (_int8_if(_is_spatial_mean), signature(F32, out=F32))
-    table["ReduceMean"] = OpSupport(mean, follows=True, known_from=_KNOWN)
+    table["ReduceMean"] = OpSupport(mean, stays_float_between_float=True, known_from=_KNOWN)
     linear = signature(A8S, const(W8), bias(B32), out=A8S)
     in_float = signature(F32, F32, F32, out=F32)
     # XNNPACK's kernels for rows that are quantized at run time have one scale per channel of the weight.

@@ -16,7 +16,7 @@ import numpy as np
 from dovetail.encoding import Array
 from dovetail.trials.sensitivity.measure import Calls, Cost, Progress, cost_of
 from dovetail.trials.sensitivity.subjects import Subject
-from dovetail.verify.segmented import FloatPass, SegmentedSimulation
+from dovetail.verify.segmented import FloatActivations, SegmentedSimulation
 from dovetail.verify.verdicts import bounded_db
 
 _SEED = 0
@@ -75,7 +75,7 @@ def estimate(
     per_call: list[_Call] = []
     known: set[_Boundary] = set()
     for done, sample in enumerate(calls.read()):
-        exact = simulation.float_pass(sample)
+        exact = simulation.float_activations(sample)
         pools: dict[_Boundary, _Pool] = {}
         random = np.random.default_rng(_SEED)
         errors: dict[int, _Errors] = {}
@@ -106,13 +106,13 @@ def _noise(errors: _Errors, factors: _Factors, outputs: Iterable[str]) -> dict[s
     }
 
 
-def _signals(exact: FloatPass) -> dict[str, float]:
+def _signals(exact: FloatActivations) -> dict[str, float]:
     return {name: _power(array) for name, array in exact.outputs.items() if array.dtype.kind == "f"}
 
 
 def _errors(
     simulation: SegmentedSimulation,
-    exact: FloatPass,
+    exact: FloatActivations,
     element: int,
     pools: dict[_Boundary, _Pool],
     random: np.random.Generator,
@@ -133,7 +133,10 @@ def _errors(
             pool = pools.setdefault((state.last, name), _Pool(np.zeros_like(error)))
             pool.total += error * (random.choice((-1.0, 1.0)) / math.sqrt(power))
             pool.powers.append(power)
-    seen = {**{name: array for name, array in state.changed.items() if name in exact.outputs}, **state.shown}
+    seen = {
+        **{name: array for name, array in state.changed.items() if name in exact.outputs},
+        **state.quantized_outputs,
+    }
     outputs = {
         name: _power(_difference(array, exact.outputs[name])) for name, array in seen.items() if array.dtype.kind == "f"
     }
@@ -154,7 +157,9 @@ def _mean_factors(measured: Iterable[_Factors]) -> _Factors:
     }
 
 
-def _factors(simulation: SegmentedSimulation, exact: FloatPass, place: _Boundary, pool: _Pool) -> dict[str, float]:
+def _factors(
+    simulation: SegmentedSimulation, exact: FloatActivations, place: _Boundary, pool: _Pool
+) -> dict[str, float]:
     """By output, the noise there per power of an error in a tensor; measured with an error of usual size."""
     last, name = place
     power = math.exp(sum(map(math.log, pool.powers)) / len(pool.powers))

@@ -54,7 +54,7 @@ def measure(
     """The cost of every subject."""
     figures: list[dict[str, list[float]]] = [{} for _ in subjects]
     for done, sample in enumerate(calls.read()):
-        exact = simulation.float_pass(sample)
+        exact = simulation.float_activations(sample)
         for number, subject in enumerate(subjects):
             progress(done * len(subjects) + number, calls.count * len(subjects))
             add_call(figures[number], exact.outputs, simulation.outputs(exact, subject.elements), calls)
@@ -65,7 +65,7 @@ def measure_run(simulation: SegmentedSimulation, calls: Calls, run: RunSamples) 
     """The cost of another program of the same model, for example the emitted graph."""
     figures: dict[str, list[float]] = {}
     for sample in calls.read():
-        exact = simulation.float_pass(sample)
+        exact = simulation.float_activations(sample)
         for outputs in run([sample]):
             add_call(figures, exact.outputs, outputs, calls)
     return cost_of(figures)

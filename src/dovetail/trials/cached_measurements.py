@@ -1,4 +1,4 @@
-"""Figures that were measured before, in files: an interrupted search continues without measuring them again."""
+"""Values that were measured before, in files: an interrupted search continues without measuring them again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dovetail.model.write import write_whole
 _KEY, _FIGURES = "key", "figures"
 
 
-class KeptFigures:
-    """Figures by name, a file for those that were measured together; without a folder nothing is kept."""
+class CachedMeasurements:
+    """Values by name, a file for those that were measured together; without a folder nothing is cached."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -21,9 +21,9 @@ class KeptFigures:
     def of(
         self, key: Sequence[object], make: Callable[[], dict[str, float]], names: Collection[str] = ()
     ) -> dict[str, float]:
-        """The figures with this key, measured unless they are known. A file that has not all of them is replaced.
+        """The values with this key, measured unless they are cached. A file that does not have all of them is replaced.
 
-        ``names``: those that they have, if that is known before they are measured.
+        ``names``: the names of the values, if they are known before.
         """
         if self._folder is None:
             return make()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.trials.kept_figures import KeptFigures
+from dovetail.trials.cached_measurements import CachedMeasurements
 
 KEY = ("simulated", "abc", 16)
 
 
 def kept(folder: Path) -> Path:
     """The one file that is written for the key."""
-    KeptFigures(folder).of(KEY, lambda: {"mean": 1.5, "pooled": math.inf})
+    CachedMeasurements(folder).of(KEY, lambda: {"mean": 1.5, "pooled": math.inf})
     (file,) = folder.glob("*.json")
     return file
 
@@ -26,9 +26,9 @@ def never() -> dict[str, float]:
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     kept(tmp_path)
-    assert KeptFigures(tmp_path).of(KEY, never, ("pooled", "mean")) == {"mean": 1.5, "pooled": math.inf}
-    assert KeptFigures(tmp_path).of((*KEY[:2], 17), lambda: {"mean": 2.0}) == {"mean": 2.0}
-    assert KeptFigures().of(KEY, lambda: {"mean": 3.0}) == {"mean": 3.0}
+    assert CachedMeasurements(tmp_path).of(KEY, never, ("pooled", "mean")) == {"mean": 1.5, "pooled": math.inf}
+    assert CachedMeasurements(tmp_path).of((*KEY[:2], 17), lambda: {"mean": 2.0}) == {"mean": 2.0}
+    assert CachedMeasurements().of(KEY, lambda: {"mean": 3.0}) == {"mean": 3.0}
 
 
 def malformed() -> list[object]:
@@ -45,5 +45,5 @@ def test_a_malformed_file_is_replaced(content: str, tmp_path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(content.encode(errors="surrogateescape"))
     figures = {"mean": 1.5, "pooled": math.inf}
-    assert KeptFigures(tmp_path).of(KEY, lambda: dict(figures), tuple(figures)) == figures
+    assert CachedMeasurements(tmp_path).of(KEY, lambda: dict(figures), tuple(figures)) == figures
     assert file.read_bytes() == whole
