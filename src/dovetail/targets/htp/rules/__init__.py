@@ -11,13 +11,14 @@ from dovetail.targets.htp.rules import (
     kernels,
     linear_layers,
     numerics,
+    output_scales,
     placement,
     shapes,
 )
 from dovetail.targets.htp.workarounds import MODULES
 
 # Those on a graph and its plan, whichever tool compiles it.
-_ON_GRAPHS = (dtypes, granularity, guards, kernels, linear_layers, numerics, placement, shapes, *MODULES)
+_ON_GRAPHS = (dtypes, granularity, guards, kernels, linear_layers, numerics, output_scales, placement, shapes, *MODULES)
 GRAPH_RULES = rules_in(*_ON_GRAPHS)
 # Also the messages of the compiler in ONNX Runtime's provider.
 RULES = rules_in(compiler, *_ON_GRAPHS)
