@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import attribute, constant_of, is_op
+from dovetail.model.edit import is_op
 from dovetail.model.place import at_node
 from dovetail.numerics.lpbq import channel_scales
 from dovetail.plan.constraints import op_key
@@ -23,8 +23,6 @@ from dovetail.targets.htp.table import LEAST_REQUANTIZATION
 _SATURATED = 2**-24
 # The width in which a Concat may not convert.
 _CONCAT_BITS = 8
-# Where sums exceed int32: activations of this width, and the end of int32.
-_NARROW_BITS, _INT32_END = 8, 2.0**31
 
 
 @rule("Q504")
@@ -163,42 +161,6 @@ def inaccurate_lstm(subject: CheckInput) -> Iterator[Finding]:
             )
 
 
-@rule("Q553")
-def per_channel_bias_of_depthwise_conv_transpose(subject: CheckInput) -> Iterator[Finding]:
-    """The bias of a depthwise ConvTranspose has a scale per channel, its weight has one scale.
-
-    ## What it finds
-    In QDQ models: a ConvTranspose with as many groups as channels, whose weight has a single scale (the axis of its
-    output channels has one element per group) and whose int32 bias has one per channel, even if all of them are equal.
-
-    ## Why it matters
-    HTP then computes all channels wrongly: -20 to -12 dB against the simulation. The compiler reports nothing. Without
-    a bias the results are right.
-
-    ## How to fix it
-    Quantize the bias with one scale (rank 0), input scale x weight scale. `dovetail fit` and `dovetail repair` do this.
-
-    ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated, 16 bits: 3, 4, 5, 8 and 16 channels, 3 x 3,
-      13 x 24: -14 to -12 dB, with one scale 79 dB.
-    """
-    for operation in operations(subject):
-        weight, bias = operation.input_at(1), operation.input_at(2)
-        if operation.op != "ConvTranspose" or int(attribute(operation.node, "group", 1)) == 1:
-            continue
-        if weight is None or bias is None or not isinstance(weight[1], QParams) or not isinstance(bias[1], QParams):
-            continue
-        if weight[1].scale.size == 1 and bias[1].axis is not None:
-            yield Finding(
-                "Q553",
-                at_node(operation.node),
-                f"{say(operation.node)}: the bias {original_name(bias[0])!r} has a scale per channel, the weight "
-                "has one: HTP computes all channels wrongly",
-                Severity.ERROR,
-                fix="quantize the bias with one scale; `dovetail repair` does this",
-            )
-
-
 @rule("Q562")
 def concat_of_different_8_bit_scales(subject: CheckInput) -> Iterator[Finding]:
     """An 8-bit Concat joins tensors that were cut or reshaped and have other scales than its output.
@@ -238,50 +200,3 @@ def concat_of_different_8_bit_scales(subject: CheckInput) -> Iterator[Finding]:
                     fix=f"give {original_name(operand)!r} the scale and zero point of the output",
                 )
                 break
-
-
-@rule("Q563")
-def bias_beyond_int32_accumulator(subject: CheckInput) -> Iterator[Finding]:
-    """A bias is so large beside its scale that the int32 accumulator overflows.
-
-    ## What it finds
-    In QDQ models: Conv and Gemm with 8-bit activations and an int32 bias at or near the limits of int32, so that the
-    bias and the largest possible sum of products together exceed them.
-
-    ## Why it matters
-    HTP's outputs are then far from the simulation's, as if the sum overflowed in int32. The compiler reports nothing,
-    and the simulation, which adds in float, does not show it. With 16-bit activations the outputs agree.
-
-    ## How to fix it
-    Raise the weight scale of these channels until the bias fits; `dovetail fit` does this. Or use 16-bit activations.
-
-    ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: Gemm and Conv 1 x 1 with biases of 2^31 and -2^31
-      steps agree with the simulation to -2 and -4 dB in uint8, to 106 dB or more in uint16; with 0.999 x 2^31 steps and
-      products that still fit, uint8 is exact.
-    """
-    for operation in operations(subject):
-        source, weight, bias = (operation.input_at(index) for index in range(3))
-        if operation.op not in ("Conv", "Gemm") or source is None or weight is None or bias is None:
-            continue
-        if (
-            not isinstance(weight[1], QParams)
-            or not isinstance(bias[1], QParams)
-            or source[1].dtype.bits != _NARROW_BITS
-        ):
-            continue
-        real, weights = constant_of(bias[0].value), constant_of(weight[0].value)
-        if real is None or weights is None:
-            continue
-        steps = float(np.abs(real.astype(np.float64) / bias[1].scale).max())
-        products = weights.size // real.size * 2.0 ** (_NARROW_BITS + weight[1].dtype.bits - 1)
-        if steps + products > _INT32_END and steps > _INT32_END / 2:
-            yield Finding(
-                "Q563",
-                at_node(operation.node),
-                f"{say(operation.node)}: the bias {original_name(bias[0])!r} reaches {steps:.4g} steps of its scale: "
-                "with the products it may exceed int32, and HTP then returns wrong results",
-                Severity.WARNING,
-                {"steps": steps},
-                "raise the weight scale of these channels until the bias fits, or use 16-bit activations",
-            )
