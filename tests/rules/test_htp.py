@@ -63,12 +63,13 @@ def test_uint16_second_operands_of_the_naive_baseline_are_reported(tmp_path: Pat
         == ""
     )
     found = check_file(tmp_path / "model.onnx", open_target("qnn-htp:sm8550"))
-    assert {finding.severity for finding in found} == {Severity.WARNING}
+    assert {finding.severity for finding in found if finding.code != "Q114"} == {Severity.WARNING}
     operands = [finding for finding in found if finding.code == "Q104"]
     assert len(operands) == 8
     assert {str(finding.place).split(".attn/")[0] for finding in operands} == {f"blocks.{i}" for i in range(4)}
-    # A Softmax has an input scale that HTP truncates. The Concat of class token and patches converts in integers.
-    assert [finding.code for finding in found if finding not in operands] == ["Q558"]
+    # The gammas are uint8, and a Softmax has an input scale that HTP truncates. The Concat of class token and patches
+    # converts in integers.
+    assert sorted(finding.code for finding in found if finding not in operands) == ["Q114", "Q558"]
 
 
 def linear(behind: str) -> str:
