@@ -189,6 +189,7 @@ def test_a_float_model_is_checked_with_the_op_table(tmp_path: Path) -> None:
         ("bchq,bkhc->bkhq", 0),
         ("bhwc,hkc->bhwk", 1),
         ("bhwc,wkc->bhwk", None),
+        ("BHik,BHkj->BHij", 1),
         ("bqhd,bkhd->bhqk", None),
         ("bqc,bchw->bqhw", None),
         ("bic,oc->bio", None),

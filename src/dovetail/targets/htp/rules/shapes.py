@@ -68,10 +68,10 @@ def unsupported_einsum_equation(subject: CheckInput) -> Iterator[Finding]:
     """An Einsum has an equation that HTP does not support.
 
     ## What it finds
-    Einsum with any equation except the supported ones: `...ik,...kj->...ij` and `...ik,...jk->...ij` with equal leading
-    letters in all three terms, `bchq,bkhc->bkhq` and `bhwc,hkc->bhwk`, which become a MatMul; and `bhwc,wkc->bhwk` in
-    float only. A float model is checked after the rewrites of `dovetail fit`, which replace most equations with other
-    operators.
+    Einsum with any equation except the supported ones: `ik,kj->ij` and `ik,jk->ij`, also with equal letters in front of
+    all three terms, as in `bhik,bhkj->bhij`; `bchq,bkhc->bkhq` and `bhwc,hkc->bhwk`, which become a MatMul as well; and
+    `bhwc,wkc->bhwk` in float only. The letters do not matter; an ellipsis is rejected in every equation. A float model
+    is checked after the rewrites of `dovetail fit`, which replace most equations with other operators.
 
     ## Why it matters
     Attention scores as `bqhd,bkhd->bhqk` (heads after tokens) and mask heads as `bqc,bchw->bqhw` are rejected: the node
@@ -83,7 +83,9 @@ def unsupported_einsum_equation(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, in float and between 16-bit Q/DQ pairs:
       `bqhd,bkhd->bhqk` is rejected with "unsupported equation", `bqc,bchw->bqhw` with "MatMul failed 3110",
-      `bhwc,wkc->bhwk` with "unsupported equation for quantized inputs"; the equations listed above compile.
+      `bhwc,wkc->bhwk` with "unsupported equation for quantized inputs"; the equations listed above compile, also in
+      capital letters. `...ik,...kj->...ij`, `...ik,...jk->...ij`, `b...ik,b...kj->b...ij` and `...i,ij->...j` are
+      rejected.
     """
     for node in subject.model.graph.all_nodes():
         if not is_op(node, "Einsum"):
@@ -140,7 +142,7 @@ def _terms(equation: str) -> tuple[str, str, str] | None:
     left, arrow, result = equation.replace(" ", "").partition("->")
     operands = left.split(",")
     terms = [*operands, result]
-    plain = all(term.isalpha() and term.islower() and len(term) > 1 and len(set(term)) == len(term) for term in terms)
+    plain = all(term.isalpha() and len(term) > 1 and len(set(term)) == len(term) for term in terms)
     return (operands[0], operands[1], result) if arrow and len(operands) == 2 and plain else None
 
 
