@@ -150,8 +150,8 @@ def test_global_layers_are_counted_where_others_have_windows(tmp_path: Path) -> 
     """The public report of Q403 is about [4, 257, 384] and [1, 1028, 384], as MatMul and Add without a Q/DQ pair."""
     body = f"""g (float[%d,3,2] x) => (float[1,%d,2] y) <{A16}, {WEIGHT}, {BIAS}, int64[3] all = {{1, -1, 2}}>
     {{ {qdq("x")} w_dq = DequantizeLinear(w, w_s, w_z) b_dq = DequantizeLinear(b, b_s) m = MatMul(x_dq, w_dq)
-    a = Add(m, b_dq) {qdq("a")} r = Reshape(a_dq, all) {qdq("r")} v_dq = DequantizeLinear(w, w_s, w_z) n = MatMul(r_dq, v_dq)
-    y_q = QuantizeLinear(n, s, z) y = DequantizeLinear(y_q, s, z) }}"""
+    a = Add(m, b_dq) {qdq("a")} r = Reshape(a_dq, all) {qdq("r")} v_dq = DequantizeLinear(w, w_s, w_z)
+    n = MatMul(r_dq, v_dq) y_q = QuantizeLinear(n, s, z) y = DequantizeLinear(y_q, s, z) }}"""
     (finding,) = findings(body % (4, 12), tmp_path)
     assert (finding.code, finding.severity, finding.numbers) == ("Q403", Severity.NOTE, {"layers": 2.0})
     assert "not reproduced here" in finding.message
