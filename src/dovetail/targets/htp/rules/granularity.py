@@ -35,8 +35,8 @@ def per_channel_scales_on_non_weight(subject: CheckInput) -> Iterator[Finding]:
     """An activation, or a constant that is not a weight, is quantized per channel or per block.
 
     ## What it finds
-    In QDQ models: Q and DQ nodes of activations with per-channel or per-block scales, and constants of Add, Mul and
-    other elementwise operators with more than one scale.
+    In QDQ models: Q and DQ nodes of activations with per-channel or per-block scales, and constants with more than one
+    scale of every operator but Conv, ConvTranspose, Gemm and MatMul. An int32 constant may have them.
 
     ## Why it matters
     HTP supports per-channel scales only for the weights of Conv, ConvTranspose, Gemm and MatMul. The compiler rejects
@@ -48,8 +48,9 @@ def per_channel_scales_on_non_weight(subject: CheckInput) -> Iterator[Finding]:
     the channels by moving their scales into the neighboring weights. `dovetail fit` gives every activation one scale.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Relu with a per-channel uint8 input and Mul
-      with a per-channel constant are rejected.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: per-channel constants of Add, Concat, Div,
+      Max, Min, Mul, PRelu, Pow, Sub and Where, and per-channel inputs of Abs, Gelu, Neg, Relu, Sigmoid, Softmax and
+      Tanh, are rejected (tests/backends/qnn_htp/test_operators.py).
     """
     plan = subject.plan
     if plan is None:

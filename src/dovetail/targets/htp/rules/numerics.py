@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.encoding import QParams
+from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import is_op
+from dovetail.model.edit import constant_of, is_op, shape_of
 from dovetail.model.place import at_node
 from dovetail.numerics.lpbq import channel_scales
 from dovetail.plan.constraints import op_key
@@ -21,6 +21,8 @@ from dovetail.targets.htp.table import LEAST_REQUANTIZATION
 
 # Input scale x weight scale / output scale at and below which a 16-bit channel is saturated.
 _SATURATED = 2**-24
+# The axis and rank of an 8-bit CumSum that is right although the axis is not the last.
+_RIGHT_CUMSUM = (0, 4)
 # The width in which a Concat may not convert.
 _CONCAT_BITS = 8
 
@@ -200,3 +202,43 @@ def concat_of_different_8_bit_scales(subject: CheckInput) -> Iterator[Finding]:
                     fix=f"give {original_name(operand)!r} the scale and zero point of the output",
                 )
                 break
+
+
+@rule("Q567")
+def cumsum_of_8_bit_tensor_with_zero_point(subject: CheckInput) -> Iterator[Finding]:
+    """HTP computes an 8-bit CumSum wrongly, unless it adds along the last axis or the zero point is 0.
+
+    ## What it finds
+    In QDQ models: a CumSum between Q/DQ pairs in uint8 whose input has another zero point than 0, and whose axis is not
+    the last one. The first axis of a tensor of rank 4 is not reported, because it was right.
+
+    ## Why it matters
+    The outputs have nothing to do with those of the simulation, as if the zero points were added up as well. The
+    compiler reports nothing.
+
+    ## How to fix it
+    Quantize input and output to 16 bits, or leave the CumSum in float. `dovetail fit` and `dovetail repair` leave it in
+    float16.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated, uint8, zero points 100 and 128, ranks 2 to 5:
+      every axis but the last -13 to -6 dB against the simulation, but for axis 0 in rank 4 (35 dB); the last axis 31 dB
+      and more; zero point 0 38 dB and more. In uint16 78 dB and more, in float16 72 dB, up to rank 4.
+    """
+    for operation in operations(subject):
+        source = operation.input_at(0) if operation.op == "CumSum" and operation.in_integers else None
+        if source is None or not isinstance(source[1], QParams) or source[1].dtype is not DType.U8:
+            continue
+        shape, axis = shape_of(source[0].value), constant_of(operation.node.inputs[1])
+        if shape is None or axis is None or axis.size != 1 or not source[1].zero_point.any():
+            continue
+        at = int(axis.reshape(())) % len(shape)
+        if at != len(shape) - 1 and (at, len(shape)) != _RIGHT_CUMSUM:
+            yield Finding(
+                "Q567",
+                at_node(operation.node),
+                f"{say(operation.node)} adds uint8 values with the zero point {int(source[1].zero_point.flat[0])} "
+                f"along axis {at} of {len(shape)}: HTP returns wrong results",
+                Severity.ERROR,
+                fix="quantize input and output to 16 bits, or leave it in float; `dovetail repair` does the latter",
+            )
