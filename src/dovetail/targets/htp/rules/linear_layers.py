@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import onnx_ir as ir
+
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
-from dovetail.model.edit import is_op, shape_of, sole_consumer
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
+from dovetail.model.edit import constant_of, is_op, shape_of, sole_consumer
 from dovetail.model.place import at_node
+from dovetail.plan.constraints import op_key
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import Operation, operations, say
 from dovetail.rules.rule import rule
@@ -109,6 +113,58 @@ def bias_in_separate_add(subject: CheckInput) -> Iterator[Finding]:
             {"layers": float(len(layers))},
             "remove the Q/DQ pair between MatMul and Add and quantize the bias to int32; `dovetail repair` does this",
         )
+
+
+@rule("Q408")
+def attention_scaled_on_query_and_key(subject: CheckInput) -> Iterator[Finding]:
+    """Both operands of a MatMul of two activations are multiplied by a number.
+
+    ## What it finds
+    In QDQ models: MatMul of two activations, each of which is the output of a Mul by a constant with one element, also
+    behind operators that only move data. Exporters write attention in this way: Q and K are multiplied by the square
+    root of the scale each. One finding per model, at the first such MatMul, with their number.
+
+    ## Why it matters
+    Both Muls are operators of their own, which read and write a whole tensor and round it. One Mul of the scores takes
+    no additional time.
+
+    ## How to fix it
+    Multiply the scores by the product of both numbers, or multiply the weights and biases of the linear layers of Q and
+    K before the model is quantized. `dovetail fit` writes attention in one form, with a single scale.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 52, vendor's estimates in w8a16 (`python -m
+      bench.htp_patterns`): attention of 3 heads and 197 tokens 67 us, with both Muls 76 us; 24 heads and 257 tokens 499
+      and 548 us. Behind linear layers and a Transpose: 3 heads and 197 tokens 67, 6 and 257 170, 12 and 577 1496 us;
+      with both Muls 82, 194 and 2110 us; with one on Q 78, 177 and 1801 us; with one on the scores 67, 170 and 1496 us.
+    """
+    found = [operation for operation in operations(subject) if operation.in_integers and _is_scaled_twice(operation)]
+    if found:
+        yield Finding(
+            "Q408",
+            at_node(found[0].node),
+            f"{say(found[0].node)}{_and_more(len(found))} reads two operands, each of which is multiplied by a number",
+            Severity.NOTE,
+            {"operators": float(len(found))},
+            "multiply the output of the MatMul instead, or the weights of the layers in front of it",
+        )
+
+
+def _is_scaled_twice(operation: Operation) -> bool:
+    """Whether it is a MatMul of two activations that are both outputs of a Mul by a number."""
+    if operation.op != "MatMul" or len(operation.activations) != _MATRIX_RANK:
+        return False
+    return all(_is_multiplied(operand.value) for operand, _ in operation.inputs)
+
+
+def _is_multiplied(value: ir.Value) -> bool:
+    """Whether a tensor is the output of a Mul by a constant with one element, perhaps behind data movement."""
+    producer = value.producer()
+    while producer is not None and op_key(producer) in DATA_MOVEMENT_OPS and producer.inputs[0] is not None:
+        producer = producer.inputs[0].producer()
+    if producer is None or not is_op(producer, "Mul"):
+        return False
+    return any((factor := constant_of(source)) is not None and factor.size == 1 for source in producer.inputs)
 
 
 def _has_separate_bias(operation: Operation) -> bool:
