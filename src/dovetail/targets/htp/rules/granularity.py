@@ -248,7 +248,8 @@ def unsupported_expanded_blocks(subject: CheckInput) -> Iterator[Finding]:
       channels all are correct. Gemm and Conv with integer scales are rejected.
     - qnn-htp: the same version, SoC 43, MatMul of 64 to 48 and 64 to 8 channels, blocks of 32: integers from 1 to 16
       agree to 74 to 78 dB, those from 1 or 16 to 17, 1 to 20, 64 or 255 and 17 to 32 to -17 to -1 dB, also on v68.
-      Integers in int8 and uint16, and int8 weights with integers from 1 to 1, 16 or 255, are rejected.
+      Integers in int8 and uint16, and int8 weights with integers from 1 to 1, 16 or 255, are rejected
+      (tests/backends/qnn_htp/test_integer_scales.py).
     """
     written = _written(subject)
     for operation, operand, params in _weights(subject, Granularity.EXPANDED_BLOCK, Granularity.BLOCK):
