@@ -230,7 +230,7 @@ def cumsum_of_8_bit_tensor_with_zero_point(subject: CheckInput) -> Iterator[Find
         if source is None or not isinstance(source[1], QParams) or source[1].dtype is not DType.U8:
             continue
         shape, axis = shape_of(source[0].value), constant_of(operation.node.inputs[1])
-        if shape is None or axis is None or axis.size != 1 or not source[1].zero_point.any():
+        if not shape or axis is None or axis.size != 1 or not source[1].zero_point.any():
             continue
         at = int(axis.reshape(())) % len(shape)
         if at != len(shape) - 1 and (at, len(shape)) != _RIGHT_CUMSUM:
