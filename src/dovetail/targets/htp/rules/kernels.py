@@ -132,8 +132,10 @@ def float_operator_on_chip_without_float16(subject: CheckInput) -> Iterator[Find
     On targets without float16 (v68 chips such as qcs6490, and targets that name only an architecture such as v73,
     because float16 requires an SoC number): operators that the model leaves in float and, in a float model, operators
     for which the target has no integer kernel. On a chip this is every operator except those that only change the shape
-    or layout. On an architecture without a chip it is only the operators that have no float32 kernel either (Gelu,
-    Gather, GridSample, ScatterND, Where and others).
+    or layout. On an architecture without a chip it is only the operators that have no float32 kernel either: Atan,
+    CumSum, Elu, Gather, GatherElements, Gelu, GridSample, HardSigmoid, InstanceNormalization, LpNormalization,
+    RMSNormalization, ReduceLogSumExp, RoiAlign, RotaryEmbedding, Round, ScatterElements, ScatterND, Selu,
+    ThresholdedRelu and Where.
 
     ## Why it matters
     For a chip, the compiler rejects the node ("The SocModel doesn't support FP16"). For an architecture, it fails when
@@ -145,8 +147,8 @@ def float_operator_on_chip_without_float16(subject: CheckInput) -> Iterator[Find
     (`qnn-htp:sm8550` instead of `qnn-htp:v73`), or split the model before the operator.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), for v73 and v68 without an SoC number: float Gelu, GridSample,
-      Gather, ScatterND and 17 others fail with 1002; for SoC 93 every operator but Reshape and Transpose is rejected.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), for v73 and v68 without an SoC number: the operators listed
+      above fail with 1002; for SoC 93 every operator but Reshape and Transpose is rejected.
       For SoC 43 all of them compile.
     - qnn-htp: an earlier measurement attributed the 1002 of a Gather to int64 indices. With 2.7.0 the cause is the
       float data: int32 and constant indices fail as well, and quantized data compiles with int64 indices.

@@ -38,7 +38,7 @@ def truncated_softmax_output_scale(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: 19 scales from 0.5 to 600 x 2^-16. Scales of 1.5,
       2.9, 5.96, 10.5, 20.5 and 50.5 x 2^-16 agree with the simulation to 21, 17, 20, 29, 33 and 38 dB, multiples of
-      2^-16 to 52 dB and more up to 6 x 2^-16, and to 38 to 45 dB from 150 x 2^-16 on, where fractions do not matter.
+      2^-16 to 52 dB and more up to 6 x 2^-16, and to 38 to 46 dB from 150 x 2^-16 on, where fractions do not matter.
       The same in uint8 and int8, in ranks 2 to 5, and on v68, v69, v75, v79 and v81. Right with any scale: Softmax in
       16 bits (55 dB and more) and LogSoftmax in 8 bits.
     """
