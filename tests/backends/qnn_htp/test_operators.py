@@ -1,4 +1,4 @@
-"""Every operator that Q101, Q103, Q201, Q301 (on HTP) and Q607 name, on the real compiler.
+"""Every operator that Q101, Q103, Q106, Q111, Q201, Q301 (on HTP) and Q607 name, on the real compiler.
 
 As many as possible in one graph: its log names every operator that is rejected for its type or its rank, its dumped
 graph every operator that runs in float. Each graph has a Relu as well, which is neither.
@@ -27,6 +27,7 @@ pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn
 
 QPARAMS = {"uint8": "float s = {0.03}, uint8 z = {128}", "uint16": "float s = {0.0001}, uint16 z = {32768}"}
 DTYPES = tuple(QPARAMS)
+CHIP = "sm8550"
 IMAGE = "1,4,6,6"
 # Operator: shape of its own input ``@``, and how it is called.
 Calls = Mapping[str, tuple[str, str]]
@@ -78,13 +79,13 @@ def _call(op: str, call: str, dtype: str | None, scale_out: str) -> str:
     return f"{before} [{op}] t_{op}{indices} = {call} {after}"
 
 
-def compiled(model: Path, folder: Path) -> CompileResult:
-    return compile_model(options(), (Artifact("model", model),), folder)
+def compiled(model: Path, folder: Path, chip: str = CHIP) -> CompileResult:
+    return compile_model(options(chip), (Artifact("model", model),), folder)
 
 
-def rejected(model: Path, folder: Path) -> set[str]:
+def rejected(model: Path, folder: Path, chip: str = CHIP) -> set[str]:
     """The names of the nodes that the compiler rejects; those into which ONNX Runtime expands an operator have none."""
-    return {str(finding.place) for finding in compiled(model, folder).findings} - {"an unnamed node"}
+    return {str(finding.place) for finding in compiled(model, folder, chip).findings} - {"an unnamed node"}
 
 
 def in_float(model: Path, folder: Path) -> set[str]:
@@ -95,9 +96,9 @@ def in_float(model: Path, folder: Path) -> set[str]:
     return {row.tensor for row in rows if row.outcome is Outcome.CHANGED and "found float16" in row.detail}
 
 
-def reported(code: str, model: Path) -> set[str]:
+def reported(code: str, model: Path, chip: str = CHIP) -> set[str]:
     """The places of the findings of a rule."""
-    found = check_file(model, open_target("qnn-htp:sm8550"))
+    found = check_file(model, open_target(f"qnn-htp:{chip}"))
     return {str(finding.place) for finding in found if finding.code == code}
 
 
@@ -266,3 +267,62 @@ def test_activations_with_a_scale_per_channel(tmp_path: Path) -> None:
     model = write(text, list(ACTIVATIONS), tmp_path)
     assert {f"Q_{op}" for op in ACTIVATIONS} <= rejected(model, tmp_path)
     assert reported("Q201", model) == {f"x_{op}" for op in ACTIVATIONS}
+
+
+# Q106: normalizations by the dtype and zero point of gamma, after which the nodes are named.
+GAMMAS = ("uint8_0", "uint8_100", "int8_0", "int16_0", "int16_7", "uint16_0", "uint16_32768")
+NORMS = ("InstanceNormalization", "LayerNormalization", "RMSNormalization")
+
+
+def _supports(norm: str, gamma: str, dtype: str, chip: str) -> bool:
+    """Whether the compiler accepts a gamma; it converts int8 to uint8 for InstanceNormalization."""
+    if gamma.startswith("uint8") or (gamma == "int8_0" and norm == "InstanceNormalization"):
+        return True
+    if dtype == "uint8" or gamma == "int8_0":
+        return False
+    if norm == "LayerNormalization":
+        return chip == CHIP and gamma in ("int16_0", "uint16_32768")
+    return norm == "RMSNormalization" or gamma.startswith("uint16")
+
+
+@pytest.mark.parametrize("chip", ["v68", "v69", CHIP])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gammas_of_normalizations(dtype: str, chip: str, tmp_path: Path) -> None:
+    calls: dict[str, tuple[str, str]] = {}
+    constants = ["int32[8] b = {1000, 2000, 3000, 4000, -1000, -2000, -3000, -4000}, float b_s = {0.000001}"]
+    first = ["beta = DequantizeLinear(b, b_s)"]
+    for gamma in GAMMAS:
+        kind, _, zero_point = gamma.partition("_")
+        integers = ", ".join(str(int(zero_point) + number) for number in range(20, 28))
+        constants.append(f"{kind}[8] q_{gamma} = {{{integers}}}, {kind} z_{gamma} = {{{zero_point}}}")
+        first.append(f"g_{gamma} = DequantizeLinear(q_{gamma}, g_s, z_{gamma})")
+        calls[f"InstanceNormalization_{gamma}"] = ("1,8,2,2", f"InstanceNormalization(@, g_{gamma}, beta)")
+        calls[f"LayerNormalization_{gamma}"] = ("1,4,8", f"LayerNormalization <axis = -1> (@, g_{gamma}, beta)")
+        calls[f"RMSNormalization_{gamma}"] = ("1,4,8", f"RMSNormalization <axis = -1> (@, g_{gamma})")
+    text = ", ".join(("float g_s = {0.05}", *constants))
+    model = write_calls(calls | RELU, text, dtype, tmp_path, opset=23, first=" ".join(first))
+    names = {(norm, gamma): f"{norm}_{gamma}" for norm in NORMS for gamma in GAMMAS}
+    expected = {name for key, name in names.items() if not _supports(*key, dtype, chip)}
+    assert rejected(model, tmp_path, chip) & set(calls) == expected
+    assert reported("Q106", model, chip) == expected
+
+
+# Q111.
+LINEAR: Calls = {
+    "Conv": (IMAGE, "Conv(@, kernel)"),
+    "ConvTranspose": (IMAGE, "ConvTranspose(@, kernel)"),
+    "Gemm": ("4,8", "Gemm(@, matrix)"),
+    "MatMul": ("1,4,8", "MatMul(@, matrix)"),
+}
+
+
+@pytest.mark.parametrize("chip", ["v68", "v69", CHIP])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_int16_weights(dtype: str, chip: str, tmp_path: Path) -> None:
+    integers = f"int16[4,4,1,1] k = {{{', '.join(['900'] * 16)}}}, int16[8,8] m = {{{', '.join(['700'] * 64)}}}"
+    first = "kernel = DequantizeLinear(k, w_s, w_z) matrix = DequantizeLinear(m, w_s, w_z)"
+    constants = f"{integers}, float w_s = {{0.00001}}, int16 w_z = {{0}}"
+    model = write_calls(LINEAR | RELU, constants, dtype, tmp_path, first=first)
+    expected = set() if chip == CHIP and dtype == "uint16" else set(LINEAR)
+    assert rejected(model, tmp_path, chip) & set(LINEAR) == expected
+    assert reported("Q111", model, chip) == expected
