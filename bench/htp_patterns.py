@@ -1,7 +1,8 @@
 """``python -m bench.htp_patterns``: what the ways to write a layer cost on HTP, by the vendor's estimate for SoC 52.
 
 QDQ graphs in w8a16, compiled as they are: two linear layers as MatMul, Gemm and Conv of 1 x 1, and an attention block
-with what exporters leave in it. With ``--fit`` the linear layers in float are fitted instead.
+with what exporters leave in it, on graph inputs and behind linear layers. With ``--fit`` the linear layers in float
+are fitted instead.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ SIZES = ((1, 256, 192, 768), (4, 257, 384, 1536))
 LINEAR = ("matmul, Q/DQ, add", "matmul, add", "gemm", "conv on [N,C,L,1]", "conv on [N,C,1,L]")
 MIDDLE = np.uint16(32768)
 ATTENTION = ("plain", "mask of zeros", "nan guard", "scale on scores", "scale on q and k")
+BEHIND_LAYERS = ("plain", "scale on scores", "scale on q", "scale on q and k", "int16 behind uint16", "int16 alone")
+# Heads and tokens of attention behind linear layers.
+BLOCKS = ((3, 197), (6, 257), (12, 577))
 
 
 class Graph:
@@ -108,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for heads, tokens in ((3, 197), (24, 257)) if not fits else ():
         print(f"attention of {heads} heads, {tokens} tokens: us, relative to the plain block")
         _table({form: _compiled(attention(form, heads, tokens)) for form in ATTENTION}, "plain")
+    for heads, tokens in BLOCKS if not fits else ():
+        print(f"attention of {heads} heads, {tokens} tokens behind linear layers: us, relative to the plain block")
+        _table({form: _compiled(attention_block(form, heads, tokens)) for form in BEHIND_LAYERS}, "plain")
 
 
 def linear_layers(form: str, size: tuple[int, int, int, int], quantized: bool) -> onnx.ModelProto:
@@ -142,6 +149,44 @@ def attention(form: str, heads: int, tokens: int, channels: int = 64) -> onnx.Mo
     graph.stored(graph.op("MatMul", weights, graph.stored(v, **narrow)))
     rows, columns = (heads, tokens, channels), (heads, channels, tokens)
     return graph.model({"q": rows, "k": columns, "v": rows}, rows)
+
+
+def attention_block(form: str, heads: int, tokens: int, channels: int = 64) -> onnx.ModelProto:
+    """Attention behind the three linear layers; the second operands of its MatMuls are uint8 unless the form says else.
+
+    ``int16 alone``: the Transposes in front of them write int16, instead of uint16 with a second Q/DQ pair behind it.
+    """
+    graph, width = Graph(quantized=True), heads * channels
+    x = graph.stored("x")
+    q, k, v = (_projection(graph, name, x, form, (heads, tokens, channels)) for name in "qkv")
+    scores = graph.stored(graph.op("MatMul", q, k), 0.001)
+    if form == "scale on scores":
+        scores = graph.stored(graph.op("Mul", scores, graph.integers(np.uint16(65535), 2e-6)))
+    weights = graph.stored(graph.op("Softmax", scores), 2**-16, np.uint16(0))
+    rows = graph.stored(graph.op("Transpose", graph.stored(graph.op("MatMul", weights, v)), perm=[1, 0, 2]))
+    graph.stored(graph.op("Reshape", rows, graph.constant([tokens, width])))
+    return graph.model({"x": (tokens, width)}, (tokens, width))
+
+
+def _projection(graph: Graph, name: str, x: str, form: str, shape: tuple[int, int, int]) -> str:
+    """Q, K or V by heads: a Gemm, a Reshape and a Transpose."""
+    heads, tokens, channels = shape
+    width = heads * channels
+    weight = graph.integers(graph.random.integers(-100, 100, (width, width)).astype(np.int8), 0.001, 0)
+    bias = graph.integers(graph.random.integers(-1000, 1000, width).astype(np.int32), 2e-7, 0)
+    value = graph.stored(graph.op("Gemm", x, weight, bias, transB=1))
+    value = graph.stored(graph.op("Reshape", value, graph.constant([tokens, heads, channels])))
+    value = graph.op("Transpose", value, perm=[1, 2, 0] if name == "k" else [1, 0, 2])
+    if form == "int16 alone" and name != "q":
+        return graph.stored(value, zero_point=np.int16(0))
+    value = graph.stored(value)
+    if form in ("scale on q and k", "scale on q") and name in form.removeprefix("scale on ").split(" and "):
+        value = graph.stored(graph.op("Mul", value, graph.integers(np.uint16(65535), 5e-6)), 0.0001)
+    if name == "q":
+        return value
+    if form == "int16 behind uint16":
+        return graph.stored(value, zero_point=np.int16(0))
+    return graph.stored(value, 0.05, np.uint8(128))
 
 
 def _compiled(model: onnx.ModelProto) -> float:

@@ -58,9 +58,11 @@ def test_sensitivity_prints_all_three_ways(capsys):
 def test_htp_patterns_print_every_form(monkeypatch, capsys):
     pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
     monkeypatch.setattr(htp_patterns, "SIZES", ((1, 16, 32, 32),))
+    monkeypatch.setattr(htp_patterns, "BLOCKS", ((2, 16),))
     htp_patterns.main([])
     rows = [line.rsplit(maxsplit=2) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-    assert [row[0].strip() for row in rows] == [*htp_patterns.LINEAR, *htp_patterns.ATTENTION, *htp_patterns.ATTENTION]
+    attention = (*htp_patterns.ATTENTION, *htp_patterns.ATTENTION, *htp_patterns.BEHIND_LAYERS)
+    assert [row[0].strip() for row in rows] == [*htp_patterns.LINEAR, *attention]
     assert all(float(time_us) > 0 for _, time_us, _ in rows)
 
 

@@ -50,10 +50,12 @@ def different_quantization_around_data_movement_op(subject: CheckInput) -> Itera
       target the finding is a warning. A conversion directly behind another Q/DQ pair that has no second consumer is
       merged into that pair, so the operator runs in float all the same.
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs, 8 and 16 bits: with different scales or zero
-      points Expand, Flatten, Gather, GatherElements, MaxPool, Reshape, Resize, Squeeze, Tile and Unsqueeze run in float
-      between Dequantize and Quantize, the compiler inserts a Convert at a Transpose, and SpaceToDepth copies the
-      integers (9 to 13 dB). Concat, DepthToSpace, Pad, Slice and Split convert and agree with the simulation; from
+      points Expand, Flatten, Gather, GatherElements, MaxPool, Reshape, Resize, Squeeze, Tile, Transpose and Unsqueeze
+      run in float between Dequantize and Quantize (tests/backends/qnn_htp/test_operators.py), and SpaceToDepth copies
+      the integers (9 to 13 dB). Concat, DepthToSpace, Pad, Slice and Split convert and agree with the simulation; from
       uint8 to uint16 all five run in float, and a Pad with 100 beside data up to 2.55 pads with 1.
+    - qnn-htp: vendor's estimate for SoC 52 of attention in w8a16 whose Transposes of K and V write int16 instead of
+      uint16: 1.6 to 2.9 times as long (`python -m bench.htp_patterns`).
     """
     if subject.plan is None:
         return

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.backend import MODEL, Outcome
+from dovetail.encoding import DType
 from dovetail.model.session import Mode
 from dovetail.op_support import A8, A16, W8A8, W8A16, OpSupport, Precision, signature
 from dovetail.passes.fuse_l2_norm import fuse_l2_norm
@@ -57,6 +58,14 @@ def test_instance_normalization_runs_in_integers(
     agreement_db, rows, dtypes = ran(model, htp, precision, tmp_path)
     assert (rows, dtypes) == ([], {INTEGER[precision]})
     assert agreement_db > least_db
+
+
+def test_the_gamma_of_a_16_bit_instance_normalization_has_16_bits(htp: Target, tmp_path: Path) -> None:
+    text = "g (float[1,8,12,10] x) => (float[1,8,12,10] y) { y = InstanceNormalization(x, w, b) }"
+    model = model_from(text, w=1 + abs(normal(8)), b=normal(8, seed=1))
+    gamma = {value.storage.dtype for edge, value in planned(model, htp, W8A16).edges.items() if edge.index == 1}
+    assert gamma == {DType.U16}
+    assert ran(model, htp, W8A16, tmp_path)[0] > 70
 
 
 COSINE = """g (float[6,3,16,12] x) => (float[6,3,16,12] y)

@@ -15,18 +15,18 @@ from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, dtype_text, operations, original_name, say
 from dovetail.rules.rule import rule
 from dovetail.storage import Storage
-from dovetail.targets.htp.chips import chip_of
+from dovetail.targets.htp.chips import Chip, chip_of
 from dovetail.targets.htp.rules.in_float import float_fallback_severity, float_fallback_text
 from dovetail.targets.htp.rules.kernels import IN_FLOAT_ONLY
+from dovetail.targets.htp.rules.norms import NORMS
 from dovetail.targets.htp.rules.shapes import second_matmul_operand
 from dovetail.targets.htp.table import why_not_wide_prelu
 
 _16_BIT = (DType.U16, DType.S16)
 # Operators whose constants must have the dtype of the other inputs and the output.
 _ELEMENTWISE = frozenset(("Add", "Concat", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"))
-_NORMS = frozenset(("InstanceNormalization", "LayerNormalization"))
 # Operators whose first input alone must match the output: the dtypes of the others are checked by separate rules.
-_FIRST_ONLY = LINEAR | _NORMS | {"Einsum", "RMSNormalization"}
+_FIRST_ONLY = LINEAR | NORMS | {"Einsum"}
 
 
 @rule("Q104")
@@ -164,137 +164,69 @@ def _must_match(operation: Operation) -> list[Storage]:
     return [*inputs, *operation.outputs]
 
 
-@rule("Q106")
-def unsupported_norm_gamma_or_beta(subject: CheckInput) -> Iterator[Finding]:
-    """A quantized normalization has a beta that is not int32, or a gamma with a quantization that HTP does not support.
-
-    ## What it finds
-    In QDQ models: quantized LayerNormalization and InstanceNormalization whose beta (bias) is uint8, uint16 or float;
-    and quantized LayerNormalization whose gamma (scale) is neither uint8 nor, with 16-bit activations, int16 with zero
-    point 0 or uint16 with zero point 32768.
-
-    ## Why it matters
-    If beta is not int32, the normalization silently runs in float. If beta is int32 and gamma has an unsupported
-    quantization, the node is rejected.
-
-    ## How to fix it
-    Quantize beta to int32 with scale = input scale x gamma scale, and gamma to int16 with zero point 0 (16-bit
-    activations) or to uint8 (8-bit activations). `dovetail fit` does this.
-
-    ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: with any beta other than int32 the graph has
-      Dequantize, LayerNorm in float, Quantize. With an int32 beta, int8 gamma ("None of the combinations match"), int16
-      gamma with zero point 7 and uint16 gamma with zero point 0 ("expected equal to -32768") are rejected; with uint8
-      activations every gamma other than uint8 is rejected. With 16-bit activations uint8 is accepted, but it is coarse:
-      55 dB against float, in the simulation as well, where int16 has 84.
-    - qnn-htp: vendor's estimate for SoC 52, one windowed DINOv2 block: 2478 us with a float norm, 1901 us in integers.
-    """
-    for operation in operations(subject):
-        if not operation.in_integers or operation.op not in _NORMS:
-            continue
-        node, beta, gamma = operation.node, operation.input_at(2), operation.input_at(1)
-        if beta is not None and beta[1].dtype is not DType.S32:
-            yield Finding(
-                "Q106",
-                at_node(node, beta[0].edge),
-                f"{say(node)} has the beta {original_name(beta[0])!r} in {dtype_text(beta[1])} instead of int32: "
-                f"{float_fallback_text(operation, subject)}",
-                float_fallback_severity(operation, subject),
-                fix=f"quantize {original_name(beta[0])!r} to int32 with scale = input scale x gamma scale",
-            )
-        elif (
-            gamma is not None and node.op_type == "LayerNormalization" and not _is_supported_gamma(operation, gamma[1])
-        ):
-            yield Finding(
-                "Q106",
-                at_node(node, gamma[0].edge),
-                f"{say(node)} has the gamma {original_name(gamma[0])!r} in {dtype_text(gamma[1])}, for which HTP has "
-                f"no kernel with {dtype_text(operation.outputs[0])} activations",
-                Severity.ERROR,
-                fix=f"quantize {original_name(gamma[0])!r} to int16 with zero point 0 if the activations are 16-bit, "
-                "otherwise to uint8",
-            )
-
-
-def _is_supported_gamma(operation: Operation, gamma: Storage) -> bool:
-    if not isinstance(gamma, QParams):
-        return False
-    wide = operation.outputs[0].dtype in _16_BIT
-    return gamma.dtype is DType.U8 or (wide and gamma.dtype in _16_BIT and gamma.encoding.symmetric)
-
-
-@rule("Q110")
-def batch_norm_with_16_bit_parameters(subject: CheckInput) -> Iterator[Finding]:
-    """A quantized BatchNormalization has 16-bit scales, offsets, means or variances.
-
-    ## What it finds
-    In QDQ models: BatchNormalization between Q/DQ pairs with a parameter in uint16 or int16. Tools do this where the
-    parameters are Constant nodes, which they take for activations.
-
-    ## Why it matters
-    HTP has no kernel for them ("QNN Batchnorm unsupported datatype on HTP"): the node runs on the CPU, or the model
-    does not load.
-
-    ## How to fix it
-    Fold the BatchNormalization into the convolution before it; `dovetail fit` does this. Or quantize its parameters
-    to 8 bits.
-
-    ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: PP-OCRv6's direction classifier as onnxruntime's quantizer
-      exports it, w8a16: all 35 are rejected. With uint8 parameters they compile.
-    """
-    for operation in operations(subject):
-        if operation.op != "BatchNormalization" or not operation.in_integers:
-            continue
-        wide = [operand for operand, storage in operation.inputs if operand.slot > 0 and storage.dtype in _16_BIT]
-        if wide:
-            yield Finding(
-                "Q110",
-                at_node(operation.node),
-                f"{say(operation.node)} has the 16-bit parameter {original_name(wide[0])!r}: HTP has no kernel for it",
-                Severity.ERROR,
-                fix="fold it into the convolution before it, or quantize its parameters to 8 bits",
-            )
-
-
 @rule("Q111")
-def unsigned_16_bit_weight(subject: CheckInput) -> Iterator[Finding]:
-    """A Conv or MatMul has a uint16 weight, which HTP converts to int16 or rejects.
+def unsupported_16_bit_weight(subject: CheckInput) -> Iterator[Finding]:
+    """A linear operator has a 16-bit weight that HTP rejects, or a uint16 weight that it converts to int16.
 
     ## What it finds
-    In QDQ models: Conv, ConvTranspose and MatMul with a constant weight in uint16. Tools do this where weights are
-    Constant nodes, which they take for activations.
+    In QDQ models: Conv, ConvTranspose, Gemm and MatMul with a constant weight
+
+    - in int16 or uint16, on an architecture before v73;
+    - in int16 or uint16, with 8-bit activations;
+    - in int16 with a zero point other than 0;
+    - in uint16: of a Gemm, or a MatMul with an Add of its bias, with a zero point other than 32768; of Conv,
+      ConvTranspose and MatMul with any zero point (a warning).
+
+    Tools give weights uint16 where they are Constant nodes, which they take for activations.
 
     ## Why it matters
-    From v73 on the provider inserts a Convert to int16 with zero point 0 in front of the operator, so it computes with
-    other integers than the simulation; before v73 the model does not compile. A 16-bit weight also takes twice the
-    memory and more time than an 8-bit one.
+    The model does not load. A uint16 weight of Conv, ConvTranspose and MatMul gets a Convert to int16 with zero point
+    0, so the operator computes with other integers than the simulation. A 16-bit weight also takes twice the memory
+    and more time than an 8-bit one.
 
     ## How to fix it
-    Make the weights initializers before the model is quantized, or quantize them to int8 per channel. `dovetail fit`
-    does this.
+    Quantize the weight to int8 per channel or, from v73 on with 16-bit activations, to int16 with zero point 0. Make
+    weights initializers before the model is quantized. `dovetail fit` does this.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graph: PP-OCRv6's direction classifier as
-      onnxruntime's quantizer exports it, w8a16: a Convert from uint16 to int16 before each of 53 convolutions, and
-      before a MatMul. A Conv for v68 is rejected ("has incorrect Value 68, expected >= 73").
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), all four operators (tests/backends/qnn_htp/test_operators.py): on
+      v68, v69 and SoC 36 int16 and uint16 weights are rejected with every zero point ("has incorrect Value 68,
+      expected >= 73"). On v73 and SoC 43 int16 with zero point 0 agrees with the simulation to 73 to 81 dB; int16 with
+      zero point 500, 8-bit activations, and a Gemm in uint16 with zero point 20000 are rejected; Gemm in uint16 with
+      zero point 32768 compiles as it is; the other three get a Convert, with both zero points (71 to 80 dB).
+    - qnn-htp: the same version, SoC 43: PP-OCRv6's direction classifier as onnxruntime's quantizer exports it, w8a16: a
+      Convert from uint16 to int16 before each of 53 convolutions, and before a MatMul.
     """
-    severity, effect = Severity.WARNING, "converts to int16"
-    if not chip_of(subject).has_int16_operands:
-        severity, effect = Severity.ERROR, "rejects before v73"
     for operation in operations(subject):
-        weight = operation.input_at(1)
-        if operation.op not in ("Conv", "ConvTranspose", "MatMul") or not operation.in_integers or weight is None:
+        weight = operation.input_at(1) if operation.op in LINEAR and operation.in_integers else None
+        if weight is None or not weight[0].constant or not isinstance(weight[1], QParams):
             continue
-        if weight[0].constant and weight[1].dtype is DType.U16:
+        problem = _wide_weight_problem(operation, weight[1], chip_of(subject))
+        if problem is not None:
+            severity, effect = problem
             name = original_name(weight[0])
             yield Finding(
                 "Q111",
                 at_node(operation.node, weight[0].edge),
-                f"{say(operation.node)} has the weight {name!r} in uint16, which HTP {effect}",
+                f"{say(operation.node)} has the weight {name!r} in {dtype_text(weight[1])}, which HTP {effect}",
                 severity,
                 fix=f"make {name!r} an initializer before the model is quantized, or quantize it to int8 per channel",
             )
+
+
+def _wide_weight_problem(operation: Operation, weight: QParams, chip: Chip) -> tuple[Severity, str] | None:
+    """What the compiler does with a 16-bit weight; None if it uses the weight as it is."""
+    if weight.dtype not in _16_BIT:
+        return None
+    if not chip.has_int16_operands:
+        return Severity.ERROR, "rejects before v73"
+    if any(storage.dtype not in _16_BIT for storage in operation.activations):
+        return Severity.ERROR, "rejects with 8-bit activations"
+    if weight.dtype is DType.U16 and operation.op != "Gemm":
+        return Severity.WARNING, "converts to int16"
+    if not weight.encoding.symmetric:
+        return Severity.ERROR, f"rejects unless its zero point is {0 if weight.dtype is DType.S16 else 32768}"
+    return None
 
 
 @rule("Q113")

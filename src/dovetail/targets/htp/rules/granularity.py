@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from dovetail.encoding import DType, Granularity, QParams
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array, DType, Granularity, QParams
 from dovetail.finding import Finding, Place, Severity
-from dovetail.model.edit import attribute, input_axis, shape_of
+from dovetail.model.edit import attribute, constant_of, input_axis, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
 from dovetail.plan.qparams import channel_axis
+from dovetail.qdq.params import is_dequantize
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, dtype_text, operations, original_name, say
 from dovetail.rules.rule import rule
@@ -22,6 +26,8 @@ from dovetail.targets.htp.table import EXPANDED_MULTIPLE, why_no_block_size
 _4_BIT = (DType.S4, DType.U4)
 # "block_size must be a multiple of 8 for 4-bit weight"
 _BLOCK_MULTIPLE = 8
+# An integer scale is stored in four bits, less one.
+_LARGEST_INTEGER_SCALE = 16
 
 
 @rule("Q201")
@@ -29,8 +35,8 @@ def per_channel_scales_on_non_weight(subject: CheckInput) -> Iterator[Finding]:
     """An activation, or a constant that is not a weight, is quantized per channel or per block.
 
     ## What it finds
-    In QDQ models: Q and DQ nodes of activations with per-channel or per-block scales, and constants of Add, Mul and
-    other elementwise operators with more than one scale.
+    In QDQ models: Q and DQ nodes of activations with per-channel or per-block scales, and constants with more than one
+    scale of every operator but Conv, ConvTranspose, Gemm and MatMul. An int32 constant may have them.
 
     ## Why it matters
     HTP supports per-channel scales only for the weights of Conv, ConvTranspose, Gemm and MatMul. The compiler rejects
@@ -42,8 +48,9 @@ def per_channel_scales_on_non_weight(subject: CheckInput) -> Iterator[Finding]:
     the channels by moving their scales into the neighboring weights. `dovetail fit` gives every activation one scale.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Relu with a per-channel uint8 input and Mul
-      with a per-channel constant are rejected.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: per-channel constants of Add, Concat, Div,
+      Max, Min, Mul, PRelu, Pow, Sub and Where, and per-channel inputs of Abs, Gelu, Neg, Relu, Sigmoid, Softmax and
+      Tanh, are rejected (tests/backends/qnn_htp/test_operators.py).
     """
     plan = subject.plan
     if plan is None:
@@ -173,7 +180,7 @@ def block_quantized_layer_in_float(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models, and with an encodings file: Conv, Gemm and MatMul between quantized tensors whose weight has blocks
-    with float scales and none of the problems of Q203.
+    with float scales, in 4 or 8 bits, and none of the problems of Q203.
 
     ## Why it matters
     HTP has no integer kernel for such blocks: it dequantizes the activations and computes in float, which takes
@@ -188,13 +195,16 @@ def block_quantized_layer_in_float(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), dumped graphs, SoC 43, v69, v73, v75, v79 and v81: MatMul, Gemm
       and Conv of 1 x 1 with symmetric int4 blocks along the input channels read and write float16, and agree with the
-      simulation to 66 to 72 dB; v68 rejects them. SoC 52, vendor's estimate of a windowed DINOv2 block: 5385 us, with
-      int8 weights 1297 us (`python -m bench.block estimate`).
+      simulation to 66 to 72 dB; v68 rejects them. The same for int8 blocks of 4, 16, 20 and 32: 65 to 66 dB. SoC 52,
+      vendor's estimate of a windowed DINOv2 block: 5385 us, with int8 weights 1297 us
+      (`python -m bench.block estimate`).
     """
     if subject.raw is None:  # a plan of ours says so already
         return
+    written = _written(subject)
     for operation, operand, params in _weights(subject, Granularity.BLOCK):
-        if not operation.in_integers or _block_problem(operation, operand, params):
+        integers = _integer_scales(written, operation, operand)  # see Q205
+        if not operation.in_integers or integers is not None or _block_problem(operation, operand, params):
             continue
         chip, name = chip_of(subject), original_name(operand)
         effect = "it runs in float" if chip.computes_in_float else f"{chip.name} rejects it"
@@ -217,13 +227,15 @@ def unsupported_expanded_blocks(subject: CheckInput) -> Iterator[Finding]:
 
     - in blocks of another size than 16 or a multiple of 32;
     - with a number of input channels that is not a multiple of 32;
+    - with an integer above 16: HTP has four bits for each;
+    - with integers in another type than uint8, or with 8-bit weights;
     - of a Conv, ConvTranspose or Gemm;
     - or with any of the problems of Q203.
 
     ## Why it matters
-    In the first two cases the model compiles and, from 33 output channels measured, returns noise. The provider
-    recognizes integer scales only for MatMul, and rejects the others. The same holds for blocks with float scales that
-    the provider converts, because its option `enable_block_quant_weight_optimization` is set.
+    In the first three cases the model compiles and returns noise, in the first two from 33 output channels measured.
+    The provider recognizes integer scales only for MatMul, and rejects the others. The same holds for blocks with float
+    scales that the provider converts, because its option `enable_block_quant_weight_optimization` is set.
 
     ## How to fix it
     Use blocks of 16, 32 or 64 and linear layers written as MatMul, or quantize the float model with
@@ -234,9 +246,18 @@ def unsupported_expanded_blocks(subject: CheckInput) -> Iterator[Finding]:
       channels: blocks of 8, 24, 40, 48 and 80 give -5 to -15 dB or crash the emulator, blocks of 16 over 48, 80, 112
       and 240 channels 0 to 6 dB; 16, 32, 64, 96, 128 and 256 over a multiple of 32 channels 76 to 86 dB. With 8 output
       channels all are correct. Gemm and Conv with integer scales are rejected.
+    - qnn-htp: the same version, SoC 43, MatMul of 64 to 48 and 64 to 8 channels, blocks of 32: integers from 1 to 16
+      agree to 74 to 78 dB, those from 1 or 16 to 17, 1 to 20, 64 or 255 and 17 to 32 to -17 to -1 dB, also on v68.
+      Integers in int8 and uint16, and int8 weights with integers from 1 to 1, 16 or 255, are rejected
+      (tests/backends/qnn_htp/test_integer_scales.py).
     """
-    for operation, operand, params in _weights(subject, Granularity.EXPANDED_BLOCK):
-        problem = _expanded_problem(operation, operand, params)
+    written = _written(subject)
+    for operation, operand, params in _weights(subject, Granularity.EXPANDED_BLOCK, Granularity.BLOCK):
+        integers = _integer_scales(written, operation, operand)
+        expanded = params.encoding.granularity is Granularity.EXPANDED_BLOCK
+        if not expanded and (integers is None or _block_problem(operation, operand, params)):
+            continue  # see Q206 and Q203
+        problem = _expanded_problem(operation, operand, params) or _integers_problem(params, integers)
         if problem:
             yield Finding(
                 "Q205",
@@ -261,6 +282,34 @@ def _expanded_problem(operation: Operation, operand: Operand, params: QParams) -
     if channels % EXPANDED_MULTIPLE:
         return f"over {channels} input channels, not a multiple of {EXPANDED_MULTIPLE}: HTP returns wrong results"
     return ""
+
+
+def _integers_problem(params: QParams, integers: Array | None) -> str:
+    """Why HTP does not compute blocks with these integers as scales correctly; empty if it does, or if it is ours."""
+    if params.dtype not in _4_BIT:
+        return f"and {params.dtype} weights: HTP rejects it"
+    if integers is None:
+        return ""
+    if integers.dtype != np.uint8:
+        return f"in {integers.dtype} instead of uint8: HTP rejects it"
+    if integers.max(initial=0) > _LARGEST_INTEGER_SCALE:
+        return f"up to {integers.max()}, above {_LARGEST_INTEGER_SCALE}: HTP returns wrong results"
+    return ""
+
+
+def _written(subject: CheckInput) -> dict[str | None, ir.Node]:
+    """The nodes of the file as it was read, by name."""
+    return {} if subject.raw is None else {node.name: node for node in subject.raw.graph}
+
+
+def _integer_scales(written: Mapping[str | None, ir.Node], operation: Operation, operand: Operand) -> Array | None:
+    """The integers from which a DequantizeLinear in the file computes the scales of a weight; None if none does."""
+    node, index = written.get(operation.node.name), operand.edge.index
+    source = None if node is None or index >= len(node.inputs) else node.inputs[index]
+    dequantize = None if source is None else source.producer()
+    scales = dequantize.inputs[1] if dequantize is not None and is_dequantize(dequantize) else None
+    computed = None if scales is None else scales.producer()
+    return constant_of(computed.inputs[0]) if computed is not None and is_dequantize(computed) else None
 
 
 def _block_problem(operation: Operation, operand: Operand, params: QParams) -> str:
@@ -315,11 +364,11 @@ def asymmetric_per_channel_weight(subject: CheckInput) -> Iterator[Finding]:
             )
 
 
-def _weights(subject: CheckInput, granularity: Granularity) -> Iterator[tuple[Operation, Operand, QParams]]:
-    """Yield the constant weights of Conv, ConvTranspose, Gemm and MatMul that have scales of one granularity."""
+def _weights(subject: CheckInput, *granularities: Granularity) -> Iterator[tuple[Operation, Operand, QParams]]:
+    """Yield the constant weights of Conv, ConvTranspose, Gemm and MatMul that have scales of these granularities."""
     for operation in operations(subject):
         weight = operation.input_at(1) if operation.op in LINEAR else None
         if weight is None or not weight[0].constant or not isinstance(weight[1], QParams):
             continue
-        if weight[1].encoding.granularity is granularity:
+        if weight[1].encoding.granularity in granularities:
             yield operation, weight[0], weight[1]

@@ -20,12 +20,11 @@ from dovetail.targets.htp.chips import chip_of
 from dovetail.targets.htp.rules.in_float import runs_in_float
 
 # onnxruntime-qnn 2.7.0 on SoC 43: one float graph per operator, compiled; the provider's log says "not supported".
-_NOT_SUPPORTED = frozenset(
+NOT_SUPPORTED = frozenset(
     (
         "Acos",
         "Acosh",
         "AffineGrid",
-        "Asin",
         "Asinh",
         "Atanh",
         "BitShift",
@@ -54,6 +53,8 @@ _NOT_SUPPORTED = frozenset(
         "Unique",
     )
 )
+# Rejected in float, but not between Q/DQ pairs.
+NOT_IN_FLOAT = frozenset(("Asin",))
 # Operators that run in float even if their inputs and outputs are quantized, to 8 or to 16 bits.
 IN_FLOAT_ONLY = frozenset(
     (
@@ -87,9 +88,12 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
     """HTP does not support an operator in any precision.
 
     ## What it finds
-    Nodes whose operator the QNN execution provider does not support at all: Erf outside of a GELU, Col2Im,
-    DeformConv, Mish, Mod with `fmod` and about thirty others. A float model is checked after the rewrites of `dovetail
-    fit`, so an Erf that is part of a GELU is not reported. Operators outside ONNX are reported by Q108.
+    Nodes whose operator the QNN execution provider does not support at all: Acos, Acosh, AffineGrid, Asinh, Atanh,
+    BitShift, Celu, CenterCropPad, Col2Im, Compress, Cosh, DeformConv, Det, Erf, GlobalLpPool, Hardmax, IsInf,
+    MeanVarianceNormalization, Mish, Mod with `fmod`, ReduceL1, ReduceLogSum, ReduceProd, ReduceSumSquare,
+    ReverseSequence, Shrink, Sinh, Softsign, Trilu, Unique; and Asin in float, also in a float model, because `dovetail
+    fit` does not quantize it. A float model is checked after the rewrites of `dovetail fit`, so an Erf that is part of
+    a GELU is not reported. Operators outside ONNX are reported by Q108.
 
     ## Why it matters
     The node runs on the CPU, with a copy to the CPU and back, or, if CPU fallback is disabled, the model does not load.
@@ -101,15 +105,18 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, one float graph per operator: "Operators of
-      type `Erf` are not supported by QNN EP". The cases below are compiled in the tests.
+      type `Erf` are not supported by QNN EP". All are compiled in tests/backends/qnn_htp/test_operators.py. ReduceProd
+      and Mod are rejected between Q/DQ pairs as well; Asin agrees with the simulation to 88 dB in 16 bits.
     """
+    quantized = {operation.node for operation in operations(subject) if operation.in_integers}
     for node in subject.model.graph.all_nodes():
         op = op_key(node)
-        if op in _NOT_SUPPORTED or (op == "Mod" and attribute(node, "fmod", 0)):
+        in_float = op in NOT_IN_FLOAT and node not in quantized
+        if op in NOT_SUPPORTED or in_float or (op == "Mod" and attribute(node, "fmod", 0)):
             yield Finding(
                 "Q101",
                 at_node(node),
-                f"{say(node)}: HTP does not support {op} in any precision",
+                f"{say(node)}: HTP does not support {op} in {'float' if in_float else 'any precision'}",
                 Severity.ERROR,
                 fix=_REPLACEMENTS.get(
                     op, f"replace {node.op_type} with supported operators, or split the model before it"
@@ -125,8 +132,10 @@ def float_operator_on_chip_without_float16(subject: CheckInput) -> Iterator[Find
     On targets without float16 (v68 chips such as qcs6490, and targets that name only an architecture such as v73,
     because float16 requires an SoC number): operators that the model leaves in float and, in a float model, operators
     for which the target has no integer kernel. On a chip this is every operator except those that only change the shape
-    or layout. On an architecture without a chip it is only the operators that have no float32 kernel either (Gelu,
-    Gather, GridSample, ScatterND, Where and others).
+    or layout. On an architecture without a chip it is only the operators that have no float32 kernel either: Atan,
+    CumSum, Elu, Gather, GatherElements, Gelu, GridSample, HardSigmoid, InstanceNormalization, LpNormalization,
+    RMSNormalization, ReduceLogSumExp, RoiAlign, RotaryEmbedding, Round, ScatterElements, ScatterND, Selu,
+    ThresholdedRelu and Where.
 
     ## Why it matters
     For a chip, the compiler rejects the node ("The SocModel doesn't support FP16"). For an architecture, it fails when
@@ -138,8 +147,8 @@ def float_operator_on_chip_without_float16(subject: CheckInput) -> Iterator[Find
     (`qnn-htp:sm8550` instead of `qnn-htp:v73`), or split the model before the operator.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), for v73 and v68 without an SoC number: float Gelu, GridSample,
-      Gather, ScatterND and 17 others fail with 1002; for SoC 93 every operator but Reshape and Transpose is rejected.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), for v73 and v68 without an SoC number: the operators listed
+      above fail with 1002; for SoC 93 every operator but Reshape and Transpose is rejected.
       For SoC 43 all of them compile.
     - qnn-htp: an earlier measurement attributed the 1002 of a Gather to int64 indices. With 2.7.0 the cause is the
       float data: int32 and constant indices fail as well, and quantized data compiles with int64 indices.
@@ -175,9 +184,9 @@ def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
     """The inputs and outputs of an operator are quantized, but HTP runs the operator in float only.
 
     ## What it finds
-    In QDQ models: TopK, ScatterND, ReduceL2, GatherND, RoiAlign and a few others between DequantizeLinear
-    and QuantizeLinear; and operators without a float output behind DequantizeLinear: a Cast to integers, a TopK of
-    which only the indices are used (IsNaN: Q406).
+    In QDQ models: Cast, GatherND, LpPool, Mean, ReduceL2, RoiAlign, RotaryEmbedding, ScatterND, Selu, Sum, Tan,
+    ThresholdedRelu and TopK between DequantizeLinear and QuantizeLinear; and operators without a float output behind
+    DequantizeLinear: a Cast to integers, a TopK of which only the indices are used (IsNaN: Q406).
 
     ## Why it matters
     The QDQ graph describes an integer operator, but the compiled graph converts to float16 and back. It is slower than
@@ -189,8 +198,9 @@ def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
     operators in float.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, one graph per operator, between 8-bit and between 16-bit
-      Q/DQ pairs: the dumped graph has Dequantize, the operator in float, Quantize.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, between 8-bit and between 16-bit Q/DQ pairs: for each of
+      them the dumped graph has Dequantize, the operator in float, Quantize
+      (tests/backends/qnn_htp/test_operators.py).
     - qnn-htp: the same for v73 without an SoC number: ScatterND, and ReduceL2 before a 16-bit Div, fail with 1002.
     """
     has_float16 = chip_of(subject).has_float16

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.encoding import QParams
+import onnx_ir as ir
+
+from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.origin import origin_of
@@ -68,10 +70,10 @@ def unsupported_einsum_equation(subject: CheckInput) -> Iterator[Finding]:
     """An Einsum has an equation that HTP does not support.
 
     ## What it finds
-    Einsum with any equation except the supported ones: `...ik,...kj->...ij` and `...ik,...jk->...ij` with equal leading
-    letters in all three terms, `bchq,bkhc->bkhq` and `bhwc,hkc->bhwk`, which become a MatMul; and `bhwc,wkc->bhwk` in
-    float only. A float model is checked after the rewrites of `dovetail fit`, which replace most equations with other
-    operators.
+    Einsum with any equation except the supported ones: `ik,kj->ij` and `ik,jk->ij`, also with equal letters in front of
+    all three terms, as in `bhik,bhkj->bhij`; `bchq,bkhc->bkhq` and `bhwc,hkc->bhwk`, which become a MatMul as well; and
+    `bhwc,wkc->bhwk` in float only. The letters do not matter; an ellipsis is rejected in every equation. A float model
+    is checked after the rewrites of `dovetail fit`, which replace most equations with other operators.
 
     ## Why it matters
     Attention scores as `bqhd,bkhd->bhqk` (heads after tokens) and mask heads as `bqc,bchw->bqhw` are rejected: the node
@@ -83,7 +85,9 @@ def unsupported_einsum_equation(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, in float and between 16-bit Q/DQ pairs:
       `bqhd,bkhd->bhqk` is rejected with "unsupported equation", `bqc,bchw->bqhw` with "MatMul failed 3110",
-      `bhwc,wkc->bhwk` with "unsupported equation for quantized inputs"; the equations listed above compile.
+      `bhwc,wkc->bhwk` with "unsupported equation for quantized inputs"; the equations listed above compile, also in
+      capital letters. `...ik,...kj->...ij`, `...ik,...jk->...ij`, `b...ik,b...kj->b...ij` and `...i,ij->...j` are
+      rejected.
     """
     for node in subject.model.graph.all_nodes():
         if not is_op(node, "Einsum"):
@@ -140,7 +144,7 @@ def _terms(equation: str) -> tuple[str, str, str] | None:
     left, arrow, result = equation.replace(" ", "").partition("->")
     operands = left.split(",")
     terms = [*operands, result]
-    plain = all(term.isalpha() and term.islower() and len(term) > 1 and len(set(term)) == len(term) for term in terms)
+    plain = all(term.isalpha() and len(term) > 1 and len(set(term)) == len(term) for term in terms)
     return (operands[0], operands[1], result) if arrow and len(operands) == 2 and plain else None
 
 
@@ -214,7 +218,7 @@ def operator_with_unknown_shape(subject: CheckInput) -> Iterator[Finding]:
 
 
 # "incorrect Rank 5" between Q/DQ pairs and in float, or no kernel when the graph is finalized.
-_RANK_4 = frozenset(
+RANK_4 = frozenset(
     (
         *(
             "ArgMax",
@@ -230,11 +234,13 @@ _RANK_4 = frozenset(
             "LpNormalization",
             "Neg",
         ),
-        *("ReduceL2", "ReduceMin", "Round", "ScatterElements", "Sign", "Sin", "Softplus", "Sqrt", "Tanh"),
+        *("ReduceL2", "Round", "ScatterElements", "Sign", "Sin", "Softplus", "Sqrt", "Tanh"),
     )
 )
 # In float it has a kernel of rank 5.
-_RANK_4_IN_INTEGERS = frozenset(("Gelu",))
+RANK_4_IN_INTEGERS = frozenset(("Gelu",))
+# In 8 bits it has one.
+RANK_5_IN_8_BITS = frozenset(("CumSum",))
 _HIGHEST = 4
 
 
@@ -244,9 +250,10 @@ def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models and in float models after the rewrites of `dovetail fit`: Neg, Sqrt, Sin, Cos, Tanh, Log, LogSoftmax,
-    Softplus, Elu, Ceil, Floor, Round, Sign, Atan, ArgMax, ArgMin, CumSum, LpNormalization, ReduceL2, ReduceMin and
-    ScatterElements of rank 5, Gelu of rank 5 between Q/DQ pairs, and MatMul of rank 5 by a constant without a bias (an
-    Add behind it makes it a linear layer, which compiles). LayerNormalization has rule Q603.
+    Softplus, Elu, Ceil, Floor, Round, Sign, Atan, ArgMax, ArgMin, LpNormalization, ReduceL2 and ScatterElements of rank
+    5; CumSum of rank 5 in float and in 16 bits; Gelu of rank 5 between Q/DQ pairs; ReduceMin of rank 5 over several
+    axes, between Q/DQ pairs only if one of them is the first; and MatMul of rank 5 by a constant without a bias (an Add
+    behind it makes it a linear layer, which compiles). LayerNormalization has rule Q603.
 
     ## Why it matters
     HTP supports most operators up to rank 5, but these only up to rank 4. The node runs on the CPU, or the model does
@@ -258,16 +265,18 @@ def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, [1,2,4,3,8], one graph with all of them, in float, 8 and 16
-      bits: "has incorrect Rank 5"; ReduceMin: "could not create op: q::Min_5D". Abs, Add, Clip, Concat, Div, Exp, Mul,
+      bits (tests/backends/qnn_htp/test_operators.py): "has incorrect Rank 5"; Softplus "with input rank > 4"; Sign in
+      float "could not create op: q::ElementWiseSign_fp16"; ReduceMin over all axes "could not create op: q::Min_5D",
+      but right over one axis and, in integers, over 3 and 4, 2 to 4 and 1 to 4. Abs, Add, Clip, Concat, Div, Exp, Mul,
       Pad, ReduceMax, ReduceMean, ReduceSum, Relu, Sigmoid, Slice, Softmax, Sub, Transpose and Where of rank 5 are
       accepted.
     """
-    quantized = {op.node for op in operations(subject) if op.in_integers}
+    quantized = {op.node: op.outputs[0].dtype for op in operations(subject) if op.in_integers}
     with_bias = {op.node for op in operations(subject) if op.op == "Gemm"}
     for node in subject.model.graph:
         ranks = [len(shape) for v in (*node.inputs[:1], *node.outputs) if (shape := shape_of(v)) is not None]
         rank = max(ranks, default=0)
-        limited = op_key(node) in _RANK_4 or (op_key(node) in _RANK_4_IN_INTEGERS and node in quantized)
+        limited = _is_limited(node, quantized.get(node))
         by_constant = is_op(node, "MatMul") and node not in with_bias and constant_of(node.inputs[1]) is not None
         if rank > _HIGHEST and (limited or by_constant):
             yield Finding(
@@ -278,3 +287,23 @@ def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
                 {"rank": float(rank)},
                 "merge dimensions with a Reshape before it, and split them again behind it",
             )
+
+
+def _is_limited(node: ir.Node, integers: DType | None) -> bool:
+    """Whether an operator that computes in these integers, or in float, has no kernel of rank 5."""
+    op = op_key(node)
+    if op == "ReduceMin":
+        axes = _reduced_axes(node)
+        return len(axes) > 1 and (integers is None or 0 in axes)
+    if op in RANK_5_IN_8_BITS and integers is not None and integers.bits == 8:
+        return False
+    return op in RANK_4 or (op in RANK_4_IN_INTEGERS and integers is not None)
+
+
+def _reduced_axes(node: ir.Node) -> set[int]:
+    """The axes of a reduction, all if none are given or they are not constant."""
+    shape = shape_of(node.inputs[0])
+    rank = 0 if shape is None else len(shape)
+    given = attribute(node, "axes", None) if len(node.inputs) < 2 else constant_of(node.inputs[1])
+    axes = list(range(rank)) if given is None else [int(axis) % rank for axis in given] if rank else []
+    return set(axes or range(rank))
