@@ -82,7 +82,8 @@ def test_a_case_has_the_result_that_its_head_states(kind: str, text: str, tmp_pa
 
 
 RESIZE = """<ir_version: 10, opset_import: ["": 21]>
-g (float[1,2,4,4] x) => (float[1,2,8,8] y) <float s = {0.05}, int8 z = {3}, float r_s = {0.0123}, float[4] f = {1,1,2,2}>
+g (float[1,2,4,4] x) => (float[1,2,8,8] y) <float s = {0.05}, int8 z = {3}, float r_s = {0.0123},
+ float[4] f = {1,1,2,2}>
 { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) r = Resize<mode = "linear">(d, , f)
   r_q = QuantizeLinear(r, r_s, z) y = DequantizeLinear(r_q, r_s, z) }"""
 
