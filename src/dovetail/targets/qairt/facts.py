@@ -174,9 +174,46 @@ FACTS: tuple[SdkFact, ...] = (
         (2, 37),
     ),
     SdkFact(
+        Subject.HAS_QUANTIZE_V2,
+        Answer.NO,
+        "Generated files of 2.25 to 2.31 lack the option.",
+        _GENERATED,
+        Confidence.EXTRAPOLATED,
+        before=(2, 32),
+    ),
+    SdkFact(
+        Subject.HAS_QUANTIZE_V2,
+        Answer.UNKNOWN,
+        "Generated files of 2.31 lack the option, and it was seen in 2.35.",
+        _GENERATED,
+        Confidence.NOT_KNOWN,
+        (2, 32),
+        (2, 33),
+    ),
+    SdkFact(
+        Subject.HAS_QUANTIZE_V2, Answer.NO, "There is no such option.", _4102, Confidence.REPORTED, (2, 33), (2, 34)
+    ),
+    SdkFact(
+        Subject.HAS_QUANTIZE_V2,
+        Answer.UNKNOWN,
+        "It was seen in 2.35, and 2.37 is named as the first usable version; this is not settled.",
+        f"{_4102}; {_4069}",
+        Confidence.NOT_KNOWN,
+        (2, 34),
+        (2, 37),
+    ),
+    SdkFact(
+        Subject.HAS_QUANTIZE_V2,
+        Answer.YES,
+        "Files of version 2.0.0 select Quantizer V2 without it.",
+        f"{_4090}; {_4069}",
+        Confidence.STATED,
+        (2, 37),
+    ),
+    SdkFact(
         Subject.READS_BLOCKS,
         Answer.NO,
-        "qnn-onnx-converter ends with 'map::at: key not found' on LPBQ.",
+        "qnn-onnx-converter ends with 'map::at: key not found' on LPBQ; no report about qairt-converter is known.",
         "public report, QAIRT 2.42",
         Confidence.REPORTED,
         (2, 42),
@@ -339,8 +376,9 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.LARGE_BIAS,
         Answer.NO,
         "It exceeds the int32 accumulator. AIMET can raise the weight scales of such layers before it exports, but its "
-        "files do not say whether it did.",
-        f"{_GUARDS}; {_INT32_BIAS}",
+        "files do not say whether it did. On the emulator through ONNX Runtime's provider, int32 biases at this limit "
+        "are computed wrongly with 8-bit activations and correctly with 16-bit ones; larger ones cannot be stored.",
+        f"{_GUARDS}; {_INT32_BIAS}; {_PROVIDER.format('Q563')}",
         Confidence.INFERRED,
     ),
     SdkFact(
