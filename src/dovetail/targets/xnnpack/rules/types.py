@@ -25,8 +25,9 @@ def unsigned_quantization(subject: CheckInput) -> Iterator[Finding]:
 
     ## Why it matters
     XNNPACK's 8-bit type is int8 with a zero point. A single uint8 activation, between any two operators, and the
-    lowering ends with an error that names no tensor. uint8 weights pass the lowering with one scale, and the program is
-    rejected when it is loaded; with a scale per channel the lowering fails.
+    lowering ends with an error that names no tensor. uint8 constants pass the lowering with one scale, but their bytes
+    are taken for int8: with a zero point above 127 the program is rejected when it is loaded, otherwise it runs and
+    values above 127 wrap around, so that the outputs are wrong. With a scale per channel the lowering fails.
 
     ## How to fix it
     `dovetail repair` shifts them to int8: the scale stays, 128 is subtracted from the zero point, so the same values
@@ -34,10 +35,11 @@ def unsigned_quantization(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64: MatMul, Conv, Add, Relu, Sigmoid and Transpose with a uint8
-      input, output or both: "Missing out variants: {'quantized_decomposed::quantize_per_tensor', ...}". uint8 weights:
-      "Failed to define tensor 2 with code: xnn_status_invalid_parameter" at load, or per channel "Unable to resolve
-      static quantized tensor dtype". The cases below are lowered in the tests, and so is a model of onnxruntime's
-      quantizer, as given and repaired (tests/backends/xnnpack/test_repair.py).
+      input, output or both: "Missing out variants: {'quantized_decomposed::quantize_per_tensor', ...}". uint8 constants
+      with zero point 128 or more, of MatMul, Conv, Concat, Add, Mul and Sub: "Failed to define tensor 2 with code:
+      xnn_status_invalid_parameter" at load; with zero point 3 Add, Mul and Sub compute with 200 as -56. Per channel:
+      "Unable to resolve static quantized tensor dtype". The cases below are lowered in the tests, and a uint8 model is
+      lowered as given and repaired (tests/backends/xnnpack/test_repair.py).
     """
     if subject.plan is None:
         return
@@ -50,13 +52,14 @@ def unsigned_quantization(subject: CheckInput) -> Iterator[Finding]:
         for operand, storage in operation.inputs
         if operand.constant and storage.dtype is DType.U8
     )
+    effects = {"activations": "the model cannot be lowered", "constants": "it rejects them, or reads them as int8"}
     for kind, tensors in (("activations", activations), ("constants", [*constants])):
         if tensors:
             yield Finding(
                 "Q132",
                 at_tensor(tensors[0]),
                 f"{len(tensors)} {kind} are uint8, the first is {str(at_tensor(tensors[0]))!r}, but XNNPACK has only "
-                "int8: the model cannot be lowered or loaded",
+                f"int8: {effects[kind]}",
                 Severity.ERROR,
                 {"tensors": float(len(tensors))},
                 "`dovetail repair` shifts them to int8, with the same scales and values",
