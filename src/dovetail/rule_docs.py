@@ -27,6 +27,7 @@ COMPILED = {
     "not lowered": "an operator has no lowering for the target",
     "not delegated": "lowered, but no node is delegated to the target's backend",
     "slower": "as planned, but by the vendor's estimate it takes longer than the graph that is not reported",
+    "more layers": "as planned, but the compiled model has more layers than that of the graph that is not reported",
     "inaccurate": "as planned, but the outputs are far from those of the float graph",
 }
 _BIT_PATTERN = re.compile(r"\bfloat(16|8\w+)(\[[\d, ]*\])? \w+ = \{")  # a float16 or float8 constant in ONNX text

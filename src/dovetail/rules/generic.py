@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.rules import accuracy, coordinates, domains, ranges, sentinels, shapes, sharing, types, widths
+from dovetail.rules import accuracy, coordinates, domains, float16, ranges, sentinels, shapes, sharing, types, widths
 from dovetail.rules.rule import rules_in
 
-GENERIC = rules_in(accuracy, coordinates, domains, ranges, sentinels, shapes, sharing, types, widths)
+GENERIC = rules_in(accuracy, coordinates, domains, float16, ranges, sentinels, shapes, sharing, types, widths)

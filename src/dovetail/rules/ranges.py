@@ -8,14 +8,15 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding
-from dovetail.finding import Finding, Severity
+from dovetail.encodings.records import Encodings
+from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.model.edit import constant_of, is_float
-from dovetail.model.origin import origin_of
+from dovetail.model.origin import each_value, origin_of
 from dovetail.model.place import at_tensor, named
 from dovetail.numerics.grid import SMALLEST_SCALE
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.keep_line import float_precision, keep_line, names_to_keep
-from dovetail.rules.loss import QuantizationLoss
+from dovetail.rules.loss import ABSURD_STEP, QuantizationLoss
 from dovetail.rules.rule import rule
 from dovetail.rules.stored import Activation, Constant, activations, constants
 
@@ -31,8 +32,9 @@ def range_too_wide_to_quantize(subject: CheckInput) -> Iterator[Finding]:
 
     - its values are known (a constant, or a calibration histogram), and at least 99 % of the non-zero values below half
       of the largest magnitude quantize to zero, or any value quantizes to zero with a scale of 131 008 or more;
-    - only its range or its scale is known, and the scale is 131 008 or more. This is twice the largest float16 value,
-      so every value that float16 can represent quantizes to zero. It is a range of 3.3e7 at 8 bits and of 8.6e9 at 16.
+    - only its range or its scale is known (also that of an entry of an encodings file in which others are missing), and
+      the scale is 131 008 or more. This is twice the largest float16 value, so every value that float16 can represent
+      quantizes to zero. It is a range of 3.3e7 at 8 bits and of 8.6e9 at 16.
 
     The check uses the planned scale and zero point. Without a plan, a tensor is reported only if every encoding in the
     target's table fails. The finding is an error if no encoding of the target is fine enough, and a warning if a
@@ -66,6 +68,30 @@ def range_too_wide_to_quantize(subject: CheckInput) -> Iterator[Finding]:
             finer = next((e for e in tensor.encodings if not tensor.loss(tensor.params(e)).too_coarse), None)
             if finer is None or tensor.planned is not None:
                 yield _too_wide(subject, tensor, params.dtype, loss, finer)
+    if subject.plan is None and subject.encodings is not None:
+        yield from _entries_too_wide(subject.encodings, subject.raw or subject.model)
+
+
+def _entries_too_wide(encodings: Encodings, model: ir.Model) -> Iterator[Finding]:
+    """The entries of a file that are too wide by themselves, whatever else is missing in it."""
+    values = {str(value.name): value for value in each_value(model.graph)}
+    for name, entry in encodings.entries.items():
+        step = 0.0 if entry.is_float or not entry.scale.size else float(entry.scale.max())
+        if step < ABSURD_STEP:
+            continue
+        highest = entry.lowest + (1 << entry.bits) - 1
+        zero_point = float(entry.zero_point.reshape(-1)[0])
+        low, high = (entry.lowest - zero_point) * step, (highest - zero_point) * step
+        yield Finding(
+            "Q501",
+            at_tensor(values[name]) if name in values else Place(PlaceKind.TENSOR, tensor=name),
+            f"the entry of {name!r} has a range from {low:.4g} to {high:.4g}: its scale in {entry.dtype_text} is "
+            f"{step:.3g}, and every value that float16 can represent becomes zero",
+            Severity.ERROR,
+            {"low": low, "high": high, "step": step},
+            f"clamp the value that sets the range of {name!r} in the model, and export the encodings again, or leave "
+            "the tensor in float",
+        )
 
 
 def _too_wide(

@@ -39,9 +39,10 @@ def unsupported_quantized_type(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: the parser rejects float8e5m2 ("Failed to import initializer"), as
-      activation and as weight; float8e4m3fnuz, float8e5m2fnuz and int2 as well.
+      activation and as weight; float8e4m3fnuz, float8e5m2fnuz and int2 as well
+      (tests/backends/tensorrt/test_unsupported_types.py).
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: the provider takes no MatMul with float8e5m2
-      or float8e4m3fnuz operands.
+      or float8e4m3fnuz operands (the cases below).
     - ort-cpu: onnxruntime 1.31.1 runs float8e5m2 Q/DQ pairs (tests/backends/ort_cpu/test_rules.py); Dovetail does not
       quantize to it.
     """

@@ -16,6 +16,8 @@ from dovetail.finding import Severity
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.rule_docs import explain
+from dovetail.rules.check import check
+from dovetail.rules.check_input import CheckInput
 from dovetail.targets import open_target
 from dovetail.targets.qairt.call import ConverterCall
 from dovetail.targets.qairt.fact_table import fact_table, with_table
@@ -108,6 +110,59 @@ def test_flags_that_exclude_each_other(tmp_path: Path) -> None:
     assert "Q725" in findings(file, input_list="0")
     assert "Q720" in findings(SAMPLES / "w8a16_1.0.0.json", "qairt:2.37/v75", custom_io="1")
     assert not {"Q719", "Q720", "Q723", "Q725"} & set(findings(file, custom_io="1"))
+
+
+def test_ignore_encodings_and_quantizer_v2(tmp_path: Path) -> None:
+    file = edited(tmp_path)
+    assert "Q731" in findings(file, **FALLBACK, ignore_encodings="1")
+    assert "Q731" not in findings(file, ignore_encodings="1")
+    severities = {"2.31": Severity.ERROR, "2.32": Severity.WARNING, "2.33": Severity.ERROR, "2.36": Severity.WARNING}
+    for sdk, severity in severities.items():
+        assert findings(file, f"qairt:{sdk}/v75", use_quantize_v2="1")["Q732"]["converter"].severity is severity
+    assert "Q732" not in findings(file, "qairt:2.37/v75", use_quantize_v2="1")
+
+
+def test_a_2_0_0_file_leaves_what_is_omitted_in_float16() -> None:
+    """Quantizer V2 has a fallback: nothing is silently quantized to 8 bit."""
+    found = findings(SAMPLES / "w8a16_disabled_y_2.0.0.json", "qairt:2.41/v75")
+    assert "Q711" not in found
+    (finding,) = found["Q730"].values()
+    assert finding.severity is Severity.WARNING
+    assert "'y'" in finding.message
+    assert "become float16 by Quantizer V2, whose summary lists them" in finding.message
+    assert "Q711" in findings(SAMPLES / "w8a16_disabled_y_2.0.0.json", "qairt:2.33/v75")  # not known to have it
+
+
+def test_custom_io_is_reported_for_1_0_0_only() -> None:
+    for version, severity in (("1.0.0", Severity.ERROR), ("2.0.0", Severity.WARNING)):
+        (finding,) = findings(SAMPLES / f"w8a16_{version}.json", "qairt:2.41/v75", custom_io="1")["Q720"].values()
+        assert finding.severity is severity
+        assert ("the reports are about 1.0.0" in finding.message) is (version == "2.0.0")
+
+
+def test_an_absurd_range_is_named_although_another_entry_is_missing(tmp_path: Path) -> None:
+    file = edited(tmp_path, without=("relu_out",))
+    document = json.loads(file.read_text())
+    document["activation_encodings"]["y"][0] |= {"max": 1e34, "min": 0.0, "scale": 1e34 / 65535, "offset": 0}
+    file.write_text(json.dumps(document))
+    found = findings(file)
+    assert "relu_out" in found["Q711"]
+    (finding,) = found["Q501"].values()
+    assert (str(finding.place), finding.severity) == ("y", Severity.ERROR)
+    assert finding.numbers["step"] == pytest.approx(1e34 / 65535)
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"), [("w4a16_bq_1.0.0", Severity.WARNING), ("w4a16_lpbq_1.0.0", Severity.ERROR)]
+)
+def test_blocks_with_float_scales_are_not_those_of_the_report(name: str, severity: Severity) -> None:
+    """No plan can be made from blocks of two, so that the rule is run alone."""
+    target, model = open_target("qairt:2.42/v75"), read(MODEL)
+    file = read_encodings(SAMPLES / f"{name}.json")
+    subject = CheckInput(model, target.table, target.facts, raw=model, encodings=file)
+    found = check(subject, [find_rule("Q716")])
+    assert {(str(finding.place), finding.severity) for finding in found} == {("conv.w", severity), ("mm.w", severity)}
+    assert all(("float scales, about which" in f.message) is (severity is Severity.WARNING) for f in found)
 
 
 def test_the_exit_code_says_that_an_error_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

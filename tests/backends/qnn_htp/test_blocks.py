@@ -46,6 +46,15 @@ def htp() -> Target:
     return open_target("qnn-htp:sm8550")
 
 
+def test_a_wheel_without_the_option_is_not_a_pass(htp: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would compile blocks with float scales, and float16 activations, without a message."""
+    monkeypatch.setattr(compiling, "version", lambda package: "2.4.0")
+    model, plan, _ = layer_plan("MatMul", htp, sized(W4A16_LPBQ, 32), 64)
+    compiled = htp.backend.compile(htp.backend.emit(model, plan, tmp_path), tmp_path)
+    assert not compiled.finished
+    assert "2.4.0 silently ignores the option enable_block_quant_weight_optimization" in compiled.error
+
+
 def sized(precision: Precision, size: int) -> Precision:
     return replace(precision, weight=replace(precision.weight, block_size=size))
 

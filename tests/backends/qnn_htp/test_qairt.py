@@ -17,7 +17,7 @@ from dovetail.cli.main import cli
 from dovetail.errors import InputError
 from dovetail.finding import Severity
 from dovetail.targets.child import run_child
-from dovetail.targets.qnn_htp.install import probe, too_old
+from dovetail.targets.qnn_htp.install import probe, too_old, why_ignored
 from dovetail.targets.qnn_htp.qairt import (
     LOADING,
     MEASURED,
@@ -179,6 +179,16 @@ def test_the_command_line_has_options_for_the_dlc_and_the_device(tmp_path: Path)
     assert builders["dlc"].startswith("QAIRT 2.")
     refused = CliRunner().invoke(cli, [*command, str(tmp_path / "other"), "--target", "ort-cpu"])
     assert str(refused.exception) == "target ort-cpu has no option 'device_qairt'"
+
+
+@pytest.mark.parametrize(("wheel", "ignores"), [("2.4.0", True), ("2.5.0", False), ("2.10.1", False)])
+def test_an_option_that_the_wheel_does_not_have(wheel: str, ignores: bool) -> None:
+    option = "enable_block_quant_weight_optimization"
+    reason = why_ignored([option], wheel)
+    assert bool(reason) is ignores
+    if ignores:
+        assert f"{wheel} silently ignores the option {option}" in reason
+    assert why_ignored(["vtcm_mb"], wheel) == ""
 
 
 @pytest.mark.parametrize(

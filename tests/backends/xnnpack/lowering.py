@@ -24,7 +24,11 @@ from dovetail.targets.xnnpack.session import load_program
 
 PROGRAM, CENSUS = "model.pte", "census.json"
 # What is raised for a model that is not lowered; any other error is not kept.
-REJECTIONS: dict[str, type[Exception]] = {"InputError": InputError, "ValueError": ValueError}
+REJECTIONS: dict[str, type[Exception]] = {
+    "InputError": InputError,
+    "RuntimeError": RuntimeError,
+    "ValueError": ValueError,
+}
 # Not the function of a real run: what the lowering prints, which is kept with a result, is not recorded here.
 _LOWER = f"{__name__}:lower_in_child"
 

@@ -19,6 +19,8 @@ class ConverterCall:
     weight_bits: int = 8
     bias_bits: int = 8
     custom_io: bool = False
+    ignore_encodings: bool = False
+    use_quantize_v2: bool = False
 
     @property
     def quantizes(self) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dovetail.targets.qairt.kernel_facts import HTP_CONFIG, ISSUE_4102, KERNEL_FACTS
 from dovetail.targets.qairt.sdk import Answer, Confidence, SdkFact, Subject, Version
 
-_4102 = "github.com/qualcomm/aimet issue 4102, QAIRT 2.33.0"
 _4090 = "github.com/qualcomm/aimet issue 4090"
 _3902 = "github.com/qualcomm/aimet discussion 3902"
 _4069 = "github.com/qualcomm/aimet issues 4046 and 4069, QAIRT 2.37"
@@ -14,12 +14,6 @@ _MATMUL_RULE = (
     "github.com/quic/aimet, aimet_onnx/quantsim.py: the exception rule for MatMul, which cites HTP's definition of the "
     "operator"
 )
-_GUARDS = "AIMET's public overflow guards for HTP"
-_INT32_BIAS = "github.com/quic/aimet, aimet_onnx/quantsim.py: _adjust_weight_scales_for_int32_bias"
-_HTP_CONFIG = "AIMET's public configuration for HTP v69 to v85"
-# What was measured through ONNX Runtime's QNN provider, never with the SDK.
-_PROVIDER = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), which has the HTP compiler but no converter: rule {}"
-_RF_DETR = "public report: RF-DETR Small, quantized with AIMET, qnn-onnx-converter of QAIRT 2.41, HTP v73"
 
 
 def _everywhere(
@@ -41,7 +35,7 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.CALIBRATES_OMITTED,
         Answer.YES,
         "It is calibrated like any other tensor; --act_bitwidth is 8 unless it is set. Nothing is printed.",
-        f"{_4102}: 34 activations that were meant to be float16 became UFIXED_POINT_8; {_3902}",
+        f"{ISSUE_4102}: 34 activations that were meant to be float16 became UFIXED_POINT_8; {_3902}",
         Confidence.STATED,
         (2, 33),
     ),
@@ -74,7 +68,7 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.FILLS_PASS_THROUGH,
         Answer.YES,
         "Files of AIMET below 2.0.0 have no entries for these outputs, and models convert with them.",
-        f"{_SPECIFICATION}, which describes a later version; {_4102}",
+        f"{_SPECIFICATION}, which describes a later version; {ISSUE_4102}",
         Confidence.INFERRED,
         before=(2, 36),
     ),
@@ -84,7 +78,7 @@ FACTS: tuple[SdkFact, ...] = (
         "Conversion ends in mixed_precision_processing with 'setQInfo: Can't set quantization data with data type: "
         "QNN_DATATYPE_UFIXED_POINT_8 for: onnx::Add_4934 with quantizable flag 0'. The tensor that it names is a "
         "constant without an entry, the addend of a normalization-like Add after a Conv.",
-        _4102,
+        ISSUE_4102,
         Confidence.REPORTED,
         (2, 33),
         (2, 34),
@@ -93,7 +87,7 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.FLOAT_ENTRIES,
         Answer.UNKNOWN,
         "2.33 fails with them; in which version it was fixed, or came, is not known.",
-        _4102,
+        ISSUE_4102,
         Confidence.NOT_KNOWN,
         before=(2, 33),
     ),
@@ -101,7 +95,7 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.FLOAT_ENTRIES,
         Answer.UNKNOWN,
         "2.33 fails with them; in which version it was fixed is not known.",
-        _4102,
+        ISSUE_4102,
         Confidence.NOT_KNOWN,
         (2, 34),
     ),
@@ -109,7 +103,7 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.READS_0_6_1,
         Answer.YES,
         "The version that every converter reads.",
-        f"{_4102}; {_4069}",
+        f"{ISSUE_4102}; {_4069}",
         Confidence.EXTRAPOLATED,
         (2, 33),
     ),
@@ -142,7 +136,7 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.READS_2_0_0,
         Answer.NO,
         "The converter ends with KeyError: 'param_encodings'.",
-        _4102,
+        ISSUE_4102,
         Confidence.REPORTED,
         (2, 33),
         (2, 34),
@@ -151,7 +145,7 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.READS_2_0_0,
         Answer.NO,
         "2.33 ends with KeyError: 'param_encodings', and a file that 2.31 wrote lacks --use_quantize_v2.",
-        f"{_4102}; {_GENERATED}",
+        f"{ISSUE_4102}; {_GENERATED}",
         Confidence.EXTRAPOLATED,
         before=(2, 33),
     ),
@@ -159,7 +153,7 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.READS_2_0_0,
         Answer.UNKNOWN,
         "--use_quantize_v2 was seen in 2.35, and 2.37 is named as the first usable version; this is not settled.",
-        f"{_4102}; {_4069}",
+        f"{ISSUE_4102}; {_4069}",
         Confidence.NOT_KNOWN,
         (2, 34),
         (2, 37),
@@ -174,9 +168,52 @@ FACTS: tuple[SdkFact, ...] = (
         (2, 37),
     ),
     SdkFact(
+        Subject.HAS_QUANTIZE_V2,
+        Answer.NO,
+        "Generated files of 2.25 to 2.31 lack the option.",
+        _GENERATED,
+        Confidence.EXTRAPOLATED,
+        before=(2, 32),
+    ),
+    SdkFact(
+        Subject.HAS_QUANTIZE_V2,
+        Answer.UNKNOWN,
+        "Generated files of 2.31 lack the option, and it was seen in 2.35.",
+        _GENERATED,
+        Confidence.NOT_KNOWN,
+        (2, 32),
+        (2, 33),
+    ),
+    SdkFact(
+        Subject.HAS_QUANTIZE_V2,
+        Answer.NO,
+        "There is no such option.",
+        ISSUE_4102,
+        Confidence.REPORTED,
+        (2, 33),
+        (2, 34),
+    ),
+    SdkFact(
+        Subject.HAS_QUANTIZE_V2,
+        Answer.UNKNOWN,
+        "It was seen in 2.35, and 2.37 is named as the first usable version; this is not settled.",
+        f"{ISSUE_4102}; {_4069}",
+        Confidence.NOT_KNOWN,
+        (2, 34),
+        (2, 37),
+    ),
+    SdkFact(
+        Subject.HAS_QUANTIZE_V2,
+        Answer.YES,
+        "Files of version 2.0.0 select Quantizer V2 without it.",
+        f"{_4090}; {_4069}",
+        Confidence.STATED,
+        (2, 37),
+    ),
+    SdkFact(
         Subject.READS_BLOCKS,
         Answer.NO,
-        "qnn-onnx-converter ends with 'map::at: key not found' on LPBQ.",
+        "qnn-onnx-converter ends with 'map::at: key not found' on LPBQ; no report about qairt-converter is known.",
         "public report, QAIRT 2.42",
         Confidence.REPORTED,
         (2, 42),
@@ -254,7 +291,7 @@ FACTS: tuple[SdkFact, ...] = (
         Answer.YES,
         "AIMET has no quantizer between Conv, Gemm or Add and the activation after it, and between MatMul and the Add "
         "of its bias, and the converter tags the same groups.",
-        f"{_SPECIFICATION}; {_HTP_CONFIG}",
+        f"{_SPECIFICATION}; {HTP_CONFIG}",
         Confidence.DOCUMENTED,
         (2, 36),
     ),
@@ -263,7 +300,7 @@ FACTS: tuple[SdkFact, ...] = (
         Answer.YES,
         "AIMET has no quantizer between Conv, Gemm or Add and the activation after it, and between MatMul and the Add "
         "of its bias.",
-        _HTP_CONFIG,
+        HTP_CONFIG,
         Confidence.INFERRED,
         before=(2, 36),
     ),
@@ -293,93 +330,7 @@ FACTS: tuple[SdkFact, ...] = (
         Confidence.INFERRED,
         before=(2, 36),
     ),
-    SdkFact(
-        Subject.RANK_3_ADD,
-        Answer.NO,
-        "The context binary generator ends with 'could not create op: q::linearclip' on a 5D_TCM layout of tensors "
-        "[4,257,384] and [1,1028,384].",
-        _RF_DETR,
-        Confidence.REPORTED,
-        (2, 41),
-        (2, 42),
-    ),
-    SdkFact(
-        Subject.RANK_3_ADD,
-        Answer.UNKNOWN,
-        "The later 2.41 fails; no report is known about this version.",
-        _RF_DETR,
-        Confidence.NOT_KNOWN,
-        before=(2, 41),
-    ),
-    SdkFact(
-        Subject.RANK_3_ADD,
-        Answer.UNKNOWN,
-        "The earlier 2.41 fails; no report says that it was fixed. Through the QNN execution provider, which lowers "
-        "MatMul to FullyConnected and has no converter, the same block compiles with QAIRT 2.47 to 2.51.",
-        f"{_RF_DETR}; python -m bench.qairt_wheels",
-        Confidence.NOT_KNOWN,
-        (2, 42),
-    ),
-    SdkFact(
-        Subject.ONE_PRECISION,
-        Answer.YES,
-        "Every reported failure is about a graph that mixes float16 and integers; RF-DETR wholly in float16 compiles.",
-        f"{_RF_DETR}; {_4102}",
-        Confidence.INFERRED,
-    ),
-    SdkFact(
-        Subject.SMALL_RATIO,
-        Answer.NO,
-        "HTP saturates such a channel, which is nearly dead in the weights, and the simulation does not show it. The "
-        "limit was measured on the emulator through ONNX Runtime's provider, not with the SDK; AIMET has the same one.",
-        f"{_GUARDS}; {_PROVIDER.format('Q507')}",
-        Confidence.INFERRED,
-    ),
-    SdkFact(
-        Subject.LARGE_BIAS,
-        Answer.NO,
-        "It exceeds the int32 accumulator. AIMET can raise the weight scales of such layers before it exports, but its "
-        "files do not say whether it did.",
-        f"{_GUARDS}; {_INT32_BIAS}",
-        Confidence.INFERRED,
-    ),
-    SdkFact(
-        Subject.OWN_OUTPUT_SCALE,
-        Answer.NO,
-        "HTP has scale 1/65536 with zero point 0 for Sigmoid, 1/32768 with zero point 32768 for Tanh. That others are "
-        "replaced was seen through ONNX Runtime's provider, not with the SDK.",
-        f"{_HTP_CONFIG}; {_PROVIDER.format('Q109')}",
-        Confidence.INFERRED,
-    ),
-    SdkFact(
-        Subject.ISLANDS_COMPILE,
-        Answer.NO,
-        "Every boundary between float16 and integers can pass on a layout that the next operator lacks a kernel for: "
-        "keeping three layers in float moved the failure to four others, keeping all attention in float to 129 "
-        "operators.",
-        _RF_DETR,
-        Confidence.REPORTED,
-        (2, 41),
-        (2, 42),
-    ),
-    SdkFact(
-        Subject.ISLANDS_COMPILE,
-        Answer.UNKNOWN,
-        "No report is known about this version; with the later 2.41, keeping more layers in float moved the failure to "
-        "others.",
-        _RF_DETR,
-        Confidence.NOT_KNOWN,
-        before=(2, 41),
-    ),
-    SdkFact(
-        Subject.ISLANDS_COMPILE,
-        Answer.UNKNOWN,
-        "With the earlier 2.41, keeping more layers in float moved the failure to others; no report says that it was "
-        "fixed.",
-        _RF_DETR,
-        Confidence.NOT_KNOWN,
-        (2, 42),
-    ),
+    *KERNEL_FACTS,
 )
 
 

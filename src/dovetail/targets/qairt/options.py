@@ -29,6 +29,8 @@ _CALL = {
     "weights_bitwidth": "8",
     "bias_bitwidth": "8",
     "custom_io": "0",
+    "ignore_encodings": "0",
+    "use_quantize_v2": "0",
 }
 _FILES = {"keep_graph": "0", "optimization": "3", "strategy": "auto"}
 STRATEGIES = ("auto", "fallback", "explicit", "split", "qdq")
@@ -96,6 +98,8 @@ def _call(values: Mapping[str, str]) -> ConverterCall:
         weight_bits=widths["weights_bitwidth"],
         bias_bits=widths["bias_bitwidth"],
         custom_io=_is_on("custom_io", values),
+        ignore_encodings=_is_on("ignore_encodings", values),
+        use_quantize_v2=_is_on("use_quantize_v2", values),
     )
 
 

@@ -14,7 +14,7 @@ from dovetail.targets.htp.rules.compiler import NO_DLC, NOT_FOR_DEVICE, OTHER_AR
 from dovetail.targets.qnn_htp.emitted_nodes import emitted_nodes
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.expanded_blocks import ENCODINGS, block_options, extract_encodings
-from dovetail.targets.qnn_htp.install import PACKAGE
+from dovetail.targets.qnn_htp.install import PACKAGE, why_ignored
 from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings
 from dovetail.targets.qnn_htp.options import HtpOptions
 from dovetail.targets.qnn_htp.qairt import DeviceFileKind, LoadExpectation, can_load, load_fix, made_by, parse_version
@@ -45,6 +45,8 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
     model = artifacts[0].path
     blocks = block_options(model)
     provider_options |= blocks
+    if blocks and (ignored := why_ignored(blocks, version(PACKAGE))):
+        return CompileResult(error=ignored, finished=False)
 
     def failed(result: ChildResult) -> CompileResult:
         return failure(result, artifacts, emitted_nodes(model))

@@ -163,6 +163,8 @@ def _in_plan_words(dtype: str) -> str:
 
 def _difference(params: QParams, value: Mapping[str, Any]) -> tuple[str, str] | None:
     """What is planned and what the program has instead; None where the value is as planned."""
+    if params.dtype not in _DTYPES:  # in a model of another tool (Q132)
+        return str(params.dtype), _in_plan_words(value["dtype"])
     dtype = _DTYPES[params.dtype][params.axis is not None]
     if value["dtype"] != dtype:
         return _in_plan_words(dtype), _in_plan_words(value["dtype"])

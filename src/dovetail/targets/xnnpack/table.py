@@ -17,7 +17,7 @@ from dovetail.model.slices import slice_ranges
 from dovetail.op_support import B32, F32, W8, OpSupport, Precision, Signature, Slot, bias, const, signature
 
 _KNOWN = "executorch 1.5.1, serialized program read back"
-# Activations are signed with a zero point: XNNPACK rejects unsigned ones.
+# Activations are signed with a zero point: a single unsigned one cannot be lowered (rule Q132).
 A8S = Encoding(DType.S8)
 STATIC = Precision("w8a8", A8S, W8)
 # The input of a linear layer is quantized row by row at run time; everything else is float.

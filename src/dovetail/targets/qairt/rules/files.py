@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dovetail.encoding import Granularity
 from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.model.origin import each_value
 from dovetail.model.place import at_tensor
@@ -21,7 +22,10 @@ from dovetail.targets.qairt.rules.subject import (
     severity_of,
     with_facts,
 )
-from dovetail.targets.qairt.sdk import Answer, Subject
+from dovetail.targets.qairt.sdk import Answer, Confidence, Subject
+
+# What is said about blocks with float scales where the report is about LPBQ.
+_OTHER_BLOCKS = " This weight has blocks with float scales, about which no report is known."
 
 
 @rule("Q714")
@@ -31,8 +35,9 @@ def float_entry_on_sdk_that_rejects_it(subject: CheckInput) -> Iterator[Finding]
 
     ## What it finds
     Entries with `dtype: float`: with `check --encodings` those of the file, with `fit` those of the way `explicit`, if
-    it is taken. A finding names every constant behind a Conv that has no
-    entry: with QAIRT 2.33 the converter ends at such a constant. Without one, a finding is about the file.
+    it is taken. A finding names every constant that an Add or Mul behind a Conv reads and that has no entry: the one
+    constant that the report names is such an addend. Whether constants elsewhere, as behind a Gemm, have the same
+    effect is not known: without one behind a Conv, the finding is a warning about the file.
 
     ## Why it matters
     The converter ends with an error that names a constant which is in neither file (`setQInfo: Can't set quantization
@@ -111,10 +116,11 @@ def block_encoding_not_read_by_sdk(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     Entries with blocks, with float or with integer scales (LPBQ): of the file that is checked (`check --encodings`), or
-    that `fit` writes.
+    that `fit` writes. It is an error where the report applies: LPBQ with 2.42, and any blocks before 2.37. For blocks
+    with float scales, and for qairt-converter, no report is known, so that with 2.42 they are a warning.
 
     ## Why it matters
-    The converter ends with an error that names neither the weight nor the cause (`map::at: key not found`).
+    qnn-onnx-converter ends with an error that names neither the weight nor the cause (`map::at: key not found`).
 
     ## How to fix it
     Quantize the weights per channel (`--precision w4a16` or `w8a16`), or compile the QDQ model through ONNX Runtime's
@@ -131,13 +137,16 @@ def block_encoding_not_read_by_sdk(subject: CheckInput) -> Iterator[Finding]:
     for name, entry in conversion.entries.items():
         if not entry.is_blocked or known.answer is Answer.YES:
             continue
+        is_lpbq = entry.granularity is Granularity.EXPANDED_BLOCK
+        is_reported = is_lpbq or known.confidence is not Confidence.REPORTED
+        answer = known.answer if is_reported else Answer.UNKNOWN
         message = (
             f"{name!r} is quantized in blocks of {entry.block_size}: QAIRT {conversion.facts.sdk_text} reads them: "
-            f"{known.answer}. {known.text} ({known.known_from})"
+            f"{answer}. {known.text}{'' if is_reported else _OTHER_BLOCKS} ({known.known_from})"
         )
         fix = "quantize the weights per channel, or compile with --target qnn-htp"
         place = at_tensor(values[name]) if name in values else Place(PlaceKind.TENSOR, tensor=name)
-        yield Finding("Q716", place, message, severity_of(known.answer), fix=fix)
+        yield Finding("Q716", place, message, severity_of(answer), fix=fix)
 
 
 @rule("Q718")
@@ -148,15 +157,16 @@ def encoding_of_tensor_not_in_model(subject: CheckInput) -> Iterator[Finding]:
     With `check --encodings`: entries whose name is no tensor of the model.
 
     ## Why it matters
-    The converter ignores such an entry. The tensor that it was meant for, often renamed when the model was exported or
-    simplified again, then has none and becomes 8 bit (Q711).
+    The tensor that the entry was meant for, often renamed when the model was exported or simplified again, has none
+    and becomes 8 bit (Q711). What the converter does with the entry itself is not known: the name may also be that of
+    a tensor that the converter creates or renames, so check whether the message of a failed conversion has it.
 
     ## How to fix it
     Export the encodings from the same ONNX file that is converted, or rename the entries.
 
     ## Seen on
-    - qairt: `onnx::Add_4934` in the public report of Q714 is such a name: exporters number tensors, so that a second
-      export of the same model has others.
+    - qairt: not known from a converter. Inferred from the names: `onnx::Add_4934` in the public report of Q714 is one
+      that torch's exporter numbers, so that a second export of the same model has others.
     """
     conversion = conversion_of(subject)
     if conversion is None:

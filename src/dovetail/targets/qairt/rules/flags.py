@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.encodings import v1_0_0
+from dovetail.encodings import v0_6_1, v1_0_0
 from dovetail.finding import Finding, Severity
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
@@ -40,11 +40,13 @@ def input_list_with_float_fallback(subject: CheckInput) -> Iterator[Finding]:
 
 @rule("Q720")
 @with_facts(Subject.CUSTOM_IO_1_0_0)
-def custom_io_with_encodings_1_0_0(subject: CheckInput) -> Iterator[Finding]:
-    """The converter is called with --custom_io and encodings of version 1.0.0.
+def custom_io_with_encodings_above_0_6_1(subject: CheckInput) -> Iterator[Finding]:
+    """The converter is called with --custom_io and encodings of another version than 0.6.1.
 
     ## What it finds
-    With `check --encodings`: `--option custom_io=1` and a file of version 1.0.0.
+    With `check --encodings`: `--option custom_io=1` and a file of version 1.0.0, an error; or of 2.0.0 or 2.1.0, a
+    warning: the reports are about 1.0.0, and the reason that they give, that `--custom_io` only supports 0.6.1,
+    excludes the later versions too.
 
     ## Why it matters
     The converter rejects the combination.
@@ -59,11 +61,14 @@ def custom_io_with_encodings_1_0_0(subject: CheckInput) -> Iterator[Finding]:
     if conversion is None or not conversion.call.custom_io:
         return
     known = fact(Subject.CUSTOM_IO_1_0_0, conversion.facts.sdk)
-    if conversion.version != v1_0_0.VERSION or known.answer is Answer.YES:
+    if conversion.version == v0_6_1.VERSION or known.answer is Answer.YES:
         return
-    message = f"--custom_io with encodings of version 1.0.0 is rejected. {known.text} ({known.known_from})"
+    is_reported = conversion.version == v1_0_0.VERSION
+    how = "is rejected" if is_reported else "is probably rejected: the reports are about 1.0.0"
+    message = f"--custom_io with encodings of version {conversion.version} {how}. {known.text} ({known.known_from})"
     fix = "convert the file: dovetail encodings convert FILE --to 0.6.1"
-    yield Finding("Q720", FILE, message, severity_of(known.answer), fix=fix)
+    severity = severity_of(known.answer) if is_reported else Severity.WARNING
+    yield Finding("Q720", FILE, message, severity, fix=fix)
 
 
 @rule("Q723")
@@ -106,7 +111,8 @@ def converter_without_quantizer(subject: CheckInput) -> Iterator[Finding]:
     Add `--float_fallback --float_bitwidth 16`, or `--input_list` if tensors without an entry may become 8 bit.
 
     ## Seen on
-    - qairt: public report, QAIRT 2.33; the message is the converter's own.
+    - qairt: public reports quote the message. What is recorded of them here does not name their version, so that the
+      rule is extrapolated to every version.
     """
     conversion = conversion_of(subject)
     if conversion is None or conversion.call.quantizes:
@@ -115,3 +121,62 @@ def converter_without_quantizer(subject: CheckInput) -> Iterator[Finding]:
         "neither --input_list nor --float_fallback is given: the quantizer does not run, the encodings have no effect"
     )
     yield Finding("Q725", CONVERTER, message, Severity.ERROR, fix="add --float_fallback --float_bitwidth 16")
+
+
+@rule("Q731")
+@with_facts(Subject.HAS_FLOAT_FALLBACK)
+def ignore_encodings_with_float_fallback(subject: CheckInput) -> Iterator[Finding]:
+    """The converter is called with both --ignore_encodings and --float_fallback.
+
+    ## What it finds
+    With `check --encodings`: `--option ignore_encodings=1` and `--option float_fallback=1`.
+
+    ## Why it matters
+    The two exclude each other: the fallback runs in float what has no encoding, so there must be encodings.
+
+    ## How to fix it
+    Call the converter without `--ignore_encodings`.
+
+    ## Seen on
+    {facts}
+    """
+    conversion = conversion_of(subject)
+    if conversion is None or not (conversion.call.ignore_encodings and conversion.call.float_fallback):
+        return
+    known = fact(Subject.HAS_FLOAT_FALLBACK, conversion.facts.sdk)
+    message = f"--float_fallback is given together with --ignore_encodings, which it excludes ({known.known_from})"
+    yield Finding("Q731", CONVERTER, message, Severity.ERROR, fix="call the converter without --ignore_encodings")
+
+
+@rule("Q732")
+@with_facts(Subject.HAS_QUANTIZE_V2)
+def quantizer_v2_on_sdk_without_it(subject: CheckInput) -> Iterator[Finding]:
+    """The converter is called with --use_quantize_v2, which this SDK does not have, or is not known to have.
+
+    ## What it finds
+    With `check --encodings`: `--option use_quantize_v2=1` and an SDK without the option (an error), or for which no
+    report is known (a warning).
+
+    ## Why it matters
+    The converter ends with an error about an unknown argument. Without Quantizer V2 files of version 2.0.0 are not read
+    (Q715), and no tensor is left in float16 without `--float_fallback`.
+
+    ## How to fix it
+    Call the converter without it, and convert the file to 0.6.1 (`dovetail encodings convert FILE --to 0.6.1`), or use
+    SDK 2.37 or later.
+
+    ## Seen on
+    {facts}
+    """
+    conversion = conversion_of(subject)
+    if conversion is None or not conversion.call.use_quantize_v2:
+        return
+    known = fact(Subject.HAS_QUANTIZE_V2, conversion.facts.sdk)
+    if known.answer is Answer.YES:
+        return
+    message = (
+        f"--use_quantize_v2 is given: QAIRT {conversion.facts.sdk_text} has it: {known.answer}. {known.text} "
+        f"({known.known_from})"
+    )
+    fix = "call the converter without --use_quantize_v2, with encodings of version 0.6.1"
+    yield Finding("Q732", CONVERTER, message, severity_of(known.answer), fix=fix)

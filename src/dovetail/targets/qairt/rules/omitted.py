@@ -24,15 +24,16 @@ def _with_cause(conversion: Conversion, *causes: Cause) -> Iterator[tuple[Predic
 
 
 @rule("Q711")
-@with_facts(Subject.CALIBRATES_OMITTED)
+@with_facts(Subject.CALIBRATES_OMITTED, Subject.READS_2_0_0)
 def encoding_omitted_with_input_list(subject: CheckInput) -> Iterator[Finding]:
     """A tensor without an encoding will silently be quantized to 8 bit.
 
     ## What it finds
     With `check --encodings`: activations, constants and weights that have no entry in the file, if the converter is
-    called with `--input_list` (the default; `--option input_list=0` for a call without). AIMET leaves out tensors that
-    are meant to be float16 or not quantized. Outputs of operators that only move data, biases and tensors between fused
-    operators are reported by Q712, Q713 and Q722.
+    called with `--input_list` (the default; `--option input_list=0` for a call without). AIMET leaves out tensors
+    that are meant to be float16 or not quantized. Not for files of version 2.0.0 where the SDK reads them: they
+    select Quantizer V2, which runs such tensors in float16 and lists them in its summary (Q730). Outputs of
+    operators that only move data, biases and tensors between fused operators are reported by Q712, Q713 and Q722.
 
     ## Why it matters
     The converter takes a missing entry for a tensor that it has to calibrate itself, at `--act_bitwidth`, which is 8
@@ -98,7 +99,7 @@ def bias_without_int32_encoding(subject: CheckInput) -> Iterator[Finding]:
     ## What it finds
     With `check --encodings`: biases of Conv, Gemm, MatMul followed by Add, and normalizations without an entry. With
     `--input_list`, if `--bias_bitwidth` is 8, which is the default (`--option bias_bitwidth=32` if you set it). With
-    `--float_fallback`, in any case.
+    `--float_fallback`, and with Quantizer V2, which a file of version 2.0.0 selects, in any case.
 
     ## Why it matters
     An 8-bit bias has 256 levels, where the accumulator has 32 bits: accuracy is lost in every layer. With
@@ -116,15 +117,17 @@ def bias_without_int32_encoding(subject: CheckInput) -> Iterator[Finding]:
     if conversion is None:
         return
     call = conversion.call
-    for row, place in _with_cause(conversion, Cause.BIAS, Cause.FALLBACK):
+    for row, place in _with_cause(conversion, Cause.BIAS, Cause.FALLBACK, Cause.QUANTIZER_V2):
         if row.role is not Role.BIAS or (row.cause is Cause.BIAS and call.bias_bits != 8):
             continue
         known = "" if row.fact is None else f" ({row.fact.known_from})"
         what = "with --bias_bitwidth 8, the default, it becomes int8"
-        if row.cause is Cause.FALLBACK:
-            what = f"with --float_fallback it is predicted to be {row.dtype}, and its layer to run in float"
-        message = f"bias {row.tensor!r} has no encoding: {what}{known}"
         fix = "call the converter with --bias_bitwidth 32, or add int32 entries of biases"
+        if row.cause is not Cause.BIAS:
+            by = "with --float_fallback" if row.cause is Cause.FALLBACK else "by Quantizer V2"
+            what = f"{by} it is predicted to be {row.dtype}, and its layer to run in float"
+            fix = "add int32 entries of biases"
+        message = f"bias {row.tensor!r} has no encoding: {what}{known}"
         yield Finding("Q713", place, message, Severity.WARNING, fix=fix)
 
 
@@ -158,19 +161,21 @@ def fused_tensor_without_encoding(subject: CheckInput) -> Iterator[Finding]:
 
 
 @rule("Q730")
-@with_facts(Subject.HAS_FLOAT_FALLBACK)
+@with_facts(Subject.HAS_FLOAT_FALLBACK, Subject.READS_2_0_0)
 def float_fallback_of_omitted_tensors(subject: CheckInput) -> Iterator[Finding]:
     """Tensors without an entry become float, and with them the operators that read or write them.
 
     ## What it finds
-    With `check --encodings` and `--option float_fallback=1` (without `--input_list`): how many tensors have no entry
-    and none that the converter fills in (Q712, Q722), the first ones by name, and how many operators are predicted to
-    compute in float. One finding for the file.
+    With `check --encodings` and `--option float_fallback=1` (without `--input_list`), and for files of version 2.0.0
+    where the SDK reads them, which select Quantizer V2: how many tensors have no entry and none that the converter
+    fills in (Q712, Q722), the first ones by name, and how many operators are predicted to compute in float. One finding
+    for the file. What Quantizer V2 does with `--input_list` is not known: it may calibrate these tensors instead.
 
     ## Why it matters
-    It is a note. To leave out what is meant to be float is the recommended way: then the numbers should be those that
-    you expect. A tensor that was left out by mistake, as by an exporter or a renamed tensor (Q718), is float as well,
-    and nothing is printed: the operator costs float latency, and splits the integer operators around it (Q724).
+    It is a note with `--float_fallback`, and a warning with Quantizer V2, which you did not ask for float. To leave out
+    what is meant to be float is the recommended way: then the numbers should be those that you expect. A tensor
+    that was left out by mistake, as by an exporter or a renamed tensor (Q718), is float as well, and nothing is
+    printed: the operator costs float latency, and splits the integer operators around it (Q724).
 
     ## How to fix it
     Nothing needs to be done if only these tensors were meant to be float. Give an entry to every other one, also to
@@ -182,17 +187,19 @@ def float_fallback_of_omitted_tensors(subject: CheckInput) -> Iterator[Finding]:
     conversion = conversion_of(subject)
     if conversion is None:
         return
-    rows = [row for row in conversion.predicted.values() if row.cause is Cause.FALLBACK]
+    rows = [row for row in conversion.predicted.values() if row.cause in (Cause.FALLBACK, Cause.QUANTIZER_V2)]
     if not rows:
         return
+    by_v2 = rows[0].cause is Cause.QUANTIZER_V2
     domains = list(conversion.domains.values())
     in_float, counted = domains.count(Domain.FLOAT), len(domains) - domains.count(Domain.NEITHER)
     known = "" if rows[0].fact is None else f" ({rows[0].fact.known_from})"
     names = listed([row.tensor for row in rows])
     message = (
-        f"{len(rows)} of {len(conversion.predicted)} tensors have no entry and become {rows[0].dtype} ({names}): "
+        f"{len(rows)} of {len(conversion.predicted)} tensors have no entry and {'are predicted to ' * by_v2}become "
+        f"{rows[0].dtype}{' by Quantizer V2, whose summary lists them' * by_v2} ({names}): "
         f"{in_float} of {counted} operators are predicted to compute in float{known}"
     )
     numbers = {"tensors": float(len(rows)), "operators": float(in_float)}
     fix = "nothing if these were meant to be float; otherwise give them entries, int32 ones to biases"
-    yield Finding("Q730", FILE, message, Severity.NOTE, numbers, fix)
+    yield Finding("Q730", FILE, message, Severity.WARNING if by_v2 else Severity.NOTE, numbers, fix)

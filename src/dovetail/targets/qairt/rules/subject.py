@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
 
+from dovetail.encodings import v2_0_0
 from dovetail.encodings.records import TensorEncoding
 from dovetail.finding import Place, PlaceKind, Severity
 from dovetail.rules.check_input import CheckInput
@@ -17,7 +18,7 @@ from dovetail.rules.rule import Check
 from dovetail.targets.qairt.call import ConverterCall
 from dovetail.targets.qairt.coloring import Domain, domains, predicted_domains
 from dovetail.targets.qairt.export import version_of
-from dovetail.targets.qairt.facts import facts_about
+from dovetail.targets.qairt.facts import fact, facts_about
 from dovetail.targets.qairt.options import QairtFacts
 from dovetail.targets.qairt.planned import planned_conversion
 from dovetail.targets.qairt.predict import PredictedTensor, predict
@@ -52,7 +53,15 @@ class Conversion:
     @cached_property
     def predicted(self) -> Mapping[str, PredictedTensor]:
         """What the converter is predicted to make of every tensor, by name."""
-        return predict(self.model, self.entries, self.call, self.facts.sdk)
+        return predict(
+            self.model, self.entries, self.call, self.facts.sdk, quantizer_v2=self.whole and self.uses_quantizer_v2
+        )
+
+    @property
+    def uses_quantizer_v2(self) -> bool:
+        """Whether the file selects Quantizer V2, which the SDK is known to have."""
+        reads = fact(Subject.READS_2_0_0, self.facts.sdk).answer
+        return self.version == v2_0_0.VERSION and reads is Answer.YES
 
     @cached_property
     def domains(self) -> Mapping[str, Domain]:

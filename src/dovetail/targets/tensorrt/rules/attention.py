@@ -22,6 +22,9 @@ from dovetail.targets.tensorrt.table import fuses_in_float16
 # The largest value of a type, and the largest number that is rounded to it and not saturated.
 _ROUNDED_TO_HIGHEST = {DType.S8: (127.0, 127.5), DType.F8E4M3: (FLOAT8_HIGHEST, 464.0)}
 
+# From this scale on an int8 Softmax output has half of its steps or fewer, but for the rounding of the scale.
+_FEW_STEPS = 64.0
+
 
 def _operands(attention: Attention, plan: Plan) -> dict[str, Storage]:
     """How the four operands of the two MatMuls are stored."""
@@ -43,12 +46,14 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
 
     ## How to fix it
     Add a Q/DQ pair to every operand that has none. The output of the Softmax is in [0, 1]: use scale 1/448 in FP8 and
-    1/127 in INT8. `dovetail repair` adds the missing Q/DQ pairs.
+    1/127 in INT8. Where no fused 8-bit kernel exists (Q621), remove the other Q/DQ pairs instead; the finding says so.
+    `dovetail repair` does both.
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: if any one of the four Q/DQ pairs is missing, the engine has no
       layer `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one, also if the key is transposed and the query
-      scaled behind the Q/DQ pair.
+      scaled behind the Q/DQ pair. With FP8 and fewer than 32 keys, and with INT8 and an output that is read in float,
+      it has none with all four either; with no Q/DQ pair it has one in float16.
     """
     plan = subject.plan
     for attention in find_attention(subject.model.graph) if plan is not None else ():
@@ -57,7 +62,9 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
         if 0 < len(missing) < len(operands):
             names = " and its ".join(missing)
             message = f"the attention block has no Q/DQ pair on its {names}, so it is not fused into one kernel"
-            fix = f"add a Q/DQ pair to its {names}"
+            stored = next(storage for storage in operands.values() if isinstance(storage, QParams))
+            why = _no_kernel(subject.table, attention.scores, stored)
+            fix = f"remove its other Q/DQ pairs: {why}" if why else f"add a Q/DQ pair to its {names}"
             yield Finding("Q421", at_attention(attention), message, Severity.ERROR, fix=fix)
 
 
@@ -240,13 +247,8 @@ def saturated_softmax_output(subject: CheckInput) -> Iterator[Finding]:
       of 0.25 to 448 times 1/448 in FP8; ONNX Runtime's outputs of the bad case, with a scale of 0.25 times 1/127, are
       far from those of the float graph if every token attends to one other.
     """
-    plan = subject.plan
-    for attention in find_attention(subject.model.graph) if plan is not None else ():
-        storage = _operands(attention, plan)["softmax output"] if plan is not None else None
-        if not isinstance(storage, QParams) or storage.scale.size != 1 or storage.dtype not in _ROUNDED_TO_HIGHEST:
-            continue
+    for attention, storage, scale in _softmax_scales(subject):
         highest, rounded = _ROUNDED_TO_HIGHEST[storage.dtype]
-        scale = float(storage.scale.reshape(()))
         if 1 / scale > rounded:
             message = (
                 f"the Softmax output has the scale {scale:.4g} in {storage.dtype}: attention weights above "
@@ -255,6 +257,49 @@ def saturated_softmax_output(subject: CheckInput) -> Iterator[Finding]:
             fix = f"use the scale 1/{highest:g}"
             numbers = {"scale": scale, "highest": highest * scale}
             yield Finding("Q522", at_attention(attention), message, Severity.WARNING, numbers, fix)
+
+
+@rule("Q523")
+def coarse_softmax_output(subject: CheckInput) -> Iterator[Finding]:
+    """The scale of an attention block's Softmax output in INT8 is much larger than it needs to be.
+
+    ## What it finds
+    In QDQ models: the output of a Softmax in attention, in int8 with a scale of 2/127 or more. It is at most 1, so a
+    scale of 1/127 represents all of it. float8 is not reported: its relative precision does not depend on the scale.
+
+    ## Why it matters
+    It is a note. Of the 127 steps only half or fewer are used, and attention weights below half of a step become zero:
+    with a scale of 4/127 all below 0.016, which with 64 keys is the weight of every key that is not preferred.
+
+    ## How to fix it
+    Use the scale 1/127. `dovetail repair` does this, without calibration data.
+
+    ## Seen on
+    - every target, by arithmetic: 1 / (4/127) is 32 steps. In simulation, random scores with a standard deviation of 2
+      lose 5 dB in the output of attention for every doubling of the scale (64 keys: 29, 24, 19 and 15 dB with 1, 2, 4
+      and 8 times 1/127). The outputs of a digits ViT in w8a8 are at 40 dB with 1/127, 38 dB with 2/127, 32 dB with
+      4/127 and 29 dB with 8/127.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: the block is one kernel with any of these scales; ONNX Runtime's
+      outputs of the bad case are far from those of the float graph if all keys have nearly the same weight.
+    """
+    for attention, storage, scale in _softmax_scales(subject):
+        steps = 1 / scale
+        if storage.dtype is DType.S8 and steps < _FEW_STEPS:
+            message = (
+                f"the Softmax output has the scale {scale:.4g} in int8: attention weights from 0 to 1 have {steps:.3g} "
+                f"of 127 steps, and those below {scale / 2:.3g} become zero"
+            )
+            numbers = {"scale": scale, "steps": steps}
+            yield Finding("Q523", at_attention(attention), message, Severity.NOTE, numbers, "use the scale 1/127")
+
+
+def _softmax_scales(subject: CheckInput) -> Iterator[tuple[Attention, QParams, float]]:
+    """The attention blocks whose Softmax output has one scale, in a type whose highest value is known."""
+    plan = subject.plan
+    for attention in find_attention(subject.model.graph) if plan is not None else ():
+        storage = _operands(attention, plan)["softmax output"] if plan is not None else None
+        if isinstance(storage, QParams) and storage.scale.size == 1 and storage.dtype in _ROUNDED_TO_HIGHEST:
+            yield attention, storage, float(storage.scale.reshape(()))
 
 
 @rule("Q621")
@@ -267,6 +312,7 @@ def attention_without_fused_kernel(subject: CheckInput) -> Iterator[Finding]:
     - INT8: a head size other than 16, 32 and 64; a key sequence of more than 512; or an output with a consumer that is
       not an INT8 MatMul, Gemm or Conv.
     - FP8: a key sequence shorter than 32.
+    - Both: a mask, one head and more than one sample, with head size 32, in FP8 also with 64.
 
     ## Why it matters
     In float16 the block is one kernel in all these cases. In 8 bit it is three kernels, and slower.
@@ -278,6 +324,7 @@ def attention_without_fused_kernel(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, built for sm89 with head sizes 8 to 256 and 1 to 2048 keys; the number of
       queries does not matter. Built for sm75, sm80, sm86, sm120 and sm121 with three sizes each, with the same results.
+      Masked attention of one head: built for sm80, sm89 and sm120 with head sizes 8 to 256.
     """
     plan = subject.plan
     for attention in find_attention(subject.model.graph) if plan is not None else ():

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from dovetail.rules.rule import rules_in
-from dovetail.targets.xnnpack.rules import kernels
+from dovetail.targets.xnnpack.rules import kernels, types
 
-RULES = rules_in(kernels)
+RULES = rules_in(kernels, types)

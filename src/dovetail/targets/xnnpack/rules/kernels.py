@@ -52,7 +52,8 @@ def qdq_around_float_kernel(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - xnnpack: executorch 1.5.1 with torch 2.13.0 and torchao 0.18.0, x86-64, serialized program read back: with Q/DQ
       pairs around them, BatchMatrixMultiply, Softmax, Gelu, Sigmoid, StaticConstantPad and StaticResizeBilinear2D read
-      and write fp32, with a Convert in front and behind.
+      and write fp32, with a Convert in front and behind (the cases below, and
+      tests/backends/xnnpack/test_rules.py for Resize).
     """
     for operation in operations(subject):
         if operation.in_integers and _float_only(operation.unit):
@@ -78,8 +79,12 @@ def operator_not_delegated(subject: CheckInput) -> Iterator[Finding]:
     Operators that the XNNPACK partitioner does not delegate, in the lowering that `dovetail fit` uses: GridSample,
     TopK, a sum or a maximum over other axes than the last, a Slice whose step does not divide its axis, a Gather with
     indices that are not consecutive, Pow with another exponent than 0.5, 2 and 3, and every other operator that XNNPACK
-    does not have and that cannot be written with the operators it has. (`dovetail fit` rewrites layer norms, means and
-    Softmax over any axes, Resize, Expand and Tile with operators that XNNPACK has, so they are delegated.)
+    does not have and that cannot be written with the operators it has.
+
+    `dovetail fit` rewrites layer norms, means and Softmax over any axes, Resize, Expand and Tile with operators that
+    XNNPACK has, so they are not reported. A program that you lower with stock ExecuTorch leaves these outside as well:
+    layer norms, means but those over the last two of four axes with keepdims, maxima, expand and repeat, nearest and
+    cubic resizing. This rule does not list them.
 
     ## Why it matters
     The portable kernels are plain loops, and every such operator splits the program: the operators before and after it
