@@ -5,6 +5,7 @@ The documents in the folder above have lists that are generated as well, between
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from importlib import resources
@@ -96,8 +97,14 @@ def write_pages(folder: Path) -> None:
 
 def case_texts(code: str, kind: str) -> dict[str, str]:
     """Return a rule's ``bad`` or ``good`` cases in ONNX text, by file name."""
-    folder = resources.files("dovetail.rules").joinpath("cases")
-    files = [file for file in folder.iterdir() if file.name.startswith(f"{code}.{kind}.")]
+    start = f"{code}.{kind}."
+    return {name: text for name, text in _all_case_texts().items() if name.startswith(start)}
+
+
+@functools.cache
+def _all_case_texts() -> dict[str, str]:
+    """The cases of all rules, by file name."""
+    files = resources.files("dovetail.rules").joinpath("cases").iterdir()
     return {file.name: file.read_text(encoding="utf-8") for file in sorted(files, key=lambda file: file.name)}
 
 
