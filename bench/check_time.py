@@ -3,7 +3,7 @@
     python -m bench.check_time
 
 *whole* is the command as a user runs it, in a fresh process; *check* is the check alone in another fresh process,
-behind the imports and behind the check of a model of one node.
+after the imports and after the check of a model of one node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The measured process of ``bench.check_time``: one check, behind the imports."""
+"""The measured process of ``bench.check_time``: one check, after the imports."""
 
 from __future__ import annotations
 

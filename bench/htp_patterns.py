@@ -30,8 +30,8 @@ SIZES = ((1, 256, 192, 768), (4, 257, 384, 1536))
 LINEAR = ("matmul, Q/DQ, add", "matmul, add", "gemm", "conv on [N,C,L,1]", "conv on [N,C,1,L]")
 MIDDLE = np.uint16(32768)
 ATTENTION = ("plain", "mask of zeros", "nan guard", "scale on scores", "scale on q and k")
-BEHIND_LAYERS = ("plain", "scale on scores", "scale on q", "scale on q and k", "int16 behind uint16", "int16 alone")
-# Heads and tokens of attention behind linear layers.
+BEHIND_LAYERS = ("plain", "scale on scores", "scale on q", "scale on q and k", "int16 after uint16", "int16 alone")
+# Heads and tokens of attention after linear layers.
 BLOCKS = ((3, 197), (6, 257), (12, 577))
 
 
@@ -55,7 +55,7 @@ class Graph:
         return name
 
     def stored(self, value: str, scale: float = 0.0002, zero_point: Any = MIDDLE) -> str:
-        """The value behind a Q/DQ pair, if the graph is quantized."""
+        """The value after a Q/DQ pair, if the graph is quantized."""
         if not self.quantized:
             return value
         params = (self.constant(np.float32(scale)), self.constant(zero_point))
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"attention of {heads} heads, {tokens} tokens: us, relative to the plain block")
         _table({form: _compiled(attention(form, heads, tokens)) for form in ATTENTION}, "plain")
     for heads, tokens in BLOCKS if not fits else ():
-        print(f"attention of {heads} heads, {tokens} tokens behind linear layers: us, relative to the plain block")
+        print(f"attention of {heads} heads, {tokens} tokens after linear layers: us, relative to the plain block")
         _table({form: _compiled(attention_block(form, heads, tokens)) for form in BEHIND_LAYERS}, "plain")
 
 
@@ -152,9 +152,9 @@ def attention(form: str, heads: int, tokens: int, channels: int = 64) -> onnx.Mo
 
 
 def attention_block(form: str, heads: int, tokens: int, channels: int = 64) -> onnx.ModelProto:
-    """Attention behind the three linear layers; the second operands of its MatMuls are uint8 unless the form says else.
+    """Attention after the three linear layers; the second operands of its MatMuls are uint8 unless the form says else.
 
-    ``int16 alone``: the Transposes in front of them write int16, instead of uint16 with a second Q/DQ pair behind it.
+    ``int16 alone``: the Transposes before them write int16, instead of uint16 with a second Q/DQ pair after it.
     """
     graph, width = Graph(quantized=True), heads * channels
     x = graph.stored("x")
@@ -184,7 +184,7 @@ def _projection(graph: Graph, name: str, x: str, form: str, shape: tuple[int, in
         value = graph.stored(graph.op("Mul", value, graph.integers(np.uint16(65535), 5e-6)), 0.0001)
     if name == "q":
         return value
-    if form == "int16 behind uint16":
+    if form == "int16 after uint16":
         return graph.stored(value, zero_point=np.int16(0))
     return graph.stored(value, 0.05, np.uint8(128))
 

@@ -149,7 +149,7 @@ def _run_current(path: Path, sample: Tensor, module: nn.Module) -> str:
 
 
 def _with_runtime_messages(error: str, log: str) -> str:
-    """Put the runtime's messages about a failed load from the log in front of an error; empty stays empty."""
+    """Put the runtime's messages about a failed load from the log before an error; empty stays empty."""
     if not error:
         return ""
     messages = [

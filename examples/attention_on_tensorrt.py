@@ -1,6 +1,6 @@
 """Problem 5: an FP8 attention block that falls out of fusion, because its Q/DQ pairs are in the wrong places.
 
-There is a pair on the scores, as in front of every Add of some quantizers, and none on the output of the Softmax. The
+There is a pair on the scores, as before every Add of some quantizers, and none on the output of the Softmax. The
 builder accepts the model and runs the block as separate float16 kernels. ``check`` says so before it is built, and
 ``repair`` moves the pairs, with the scales that the model has.
 

@@ -150,7 +150,7 @@ def test_the_functions_check_and_repair_take_encodings(tmp_path: Path) -> None:
 def test_blocks_of_an_encodings_file_become_lpbq(
     version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also behind a Reshape and a Transpose, whose outputs have no entry in files below 2.0.0."""
+    """Also after a Reshape and a Transpose, whose outputs have no entry in files below 2.0.0."""
     file = SAMPLES / f"w4a16_bq_{version}.json"
     command = ("repair", MODEL, "--encodings", file, "--to-lpbq", "--target", "ort-cpu", "--calib", "random")
     assert run(*command, "-o", tmp_path / "run") == 0

@@ -60,7 +60,7 @@ def test_an_example_shows_what_it_says_and_fails_otherwise(
         assert text in out
     assert max(map(len, out.splitlines())) < 400
 
-    # The same results, but all verdicts behind `compiled` have failed and nothing is found: it must not end with 0.
+    # The same results, but all verdicts after `compiled` have failed and nothing is found: it must not end with 0.
     replayed = iter(results)
     with monkeypatch.context() as broken:
         for name in ("check", "fit", "repair"):

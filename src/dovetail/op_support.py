@@ -109,7 +109,7 @@ class OpSupport:
 
     ``shares``: the inputs whose quantization passes through to the outputs unchanged (empty: none; None: all inputs).
     ``stays_float_between_float``: quantizing it alone gains nothing: between float neighbors it stays float.
-    ``quantized_early``: the backend moves a QuantizeLinear behind it to in front of it, so the plan does as well.
+    ``quantized_early``: the backend moves a QuantizeLinear after it to before it, so the plan does as well.
     ``requantizes``: its quantized kernel converts between scales and zero points of input and output; sharing one, as
     a plan does, only saves the conversion.
     ``unclipped``: its inputs and outputs keep their full range, whatever the range method: a softmax depends on the

@@ -17,7 +17,7 @@ from dovetail.errors import InputError
 
 # What a file system without locks answers; nothing can be done about two runs there.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-# The byte that is locked on Windows, behind the text of the file, which others may read.
+# The byte that is locked on Windows, after the text of the file, which others may read.
 _LOCKED_BYTE = 1 << 30
 _INSIDE = ".lock"
 

@@ -26,7 +26,7 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shipment:
-    """What ships: the plan, the compile result, the decisions behind them, and where the target goes wrong, if so."""
+    """What ships: the plan, the compile result, the decisions after them, and where the target goes wrong, if so."""
 
     plan: Plan
     compiled: CompileResult

@@ -69,7 +69,7 @@ OLDER = {
         "float[1,2,6,4]",
         7,
     ),
-    "normalized over all behind an axis": ("y = Softmax<axis=1>(x)", "float[1,2,6,4]", 7),
+    "normalized over all after an axis": ("y = Softmax<axis=1>(x)", "float[1,2,6,4]", 7),
 }
 
 

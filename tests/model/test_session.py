@@ -66,4 +66,4 @@ def test_q_and_dq_round_as_without_optimizations(dtype: str, scale: float, zero_
         source = serialized(model)
         plain = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         for expected, output in zip(outputs(plain), outputs(open_session(source, Mode.EXACT)), strict=True):
-            np.testing.assert_allclose(output, expected, atol=1e-5, err_msg=f"{operator} in front of {dtype}")
+            np.testing.assert_allclose(output, expected, atol=1e-5, err_msg=f"{operator} before {dtype}")

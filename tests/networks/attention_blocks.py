@@ -1,4 +1,4 @@
-"""As many blocks of a vision transformer as are wanted, behind one another; nothing to compute in each."""
+"""As many blocks of a vision transformer as are wanted, after one another; nothing to compute in each."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ PRECISIONS = ("w8a16", "w8a8")
 STORED = {"w8a16": DType.U16, "w8a8": DType.U8}
 # Some 8-bit kernels round with a bias (Gemm of [49,128] by [128,512]: +0.24 steps on average; [196,64] by [64,64]:
 # none), which random weights pile up and Swin's mean over the tokens does not average out: target 24.8 dB, simulation
-# 31.2 on the same sample. No single tensor before the mean is more than 2 dB behind its simulation. The verdict fails,
+# 31.2 on the same sample. No single tensor before the mean is more than 2 dB after its simulation. The verdict fails,
 # as it should, by a drop of 6.3 dB; that of a miscompile is tens of dB.
 BIASED = {("swin", "w8a8")}
 BIASED_DROP_DB = 10.0

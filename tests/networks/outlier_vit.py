@@ -1,4 +1,4 @@
-"""The shipped digits ViT with two outlier channels behind every LayerNormalization; the same function in float.
+"""The shipped digits ViT with two outlier channels after every LayerNormalization; the same function in float.
 
 The channels are 300 times as large, and the weights that read them 300 times smaller: in 8 bit per tensor, the other 62
 channels have a few steps left.

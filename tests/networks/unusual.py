@@ -56,7 +56,7 @@ def dfine() -> nn.Module:
 
 
 def swinv2() -> nn.Module:
-    """Two stages of a plain and a shifted layer: cosine attention, positions from a network, norms behind."""
+    """Two stages of a plain and a shifted layer: cosine attention, positions from a network, norms after."""
     from transformers import Swinv2Config, Swinv2ForImageClassification
 
     config = Swinv2Config(image_size=64, embed_dim=64, depths=[2, 2], num_heads=[2, 4], window_size=8, num_labels=10)

@@ -71,7 +71,7 @@ def test_other_expressions_are_declined(form: str, reason: str) -> None:
 
 
 def test_boxes_that_are_selected_behind_the_sigmoid() -> None:
-    """As behind a TopK; the boxes themselves are an output too."""
+    """As after a TopK; the boxes themselves are an output too."""
     form = (
         "s = Sigmoid(w) g = Gather<axis = 0>(s, rows) a = Clip(g, eps) m = Sub(one, g) b = Clip(m, eps) d = Div(a, b)"
     )

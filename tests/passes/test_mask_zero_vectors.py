@@ -15,7 +15,7 @@ PADDED = "p = Pad(x, pads)"
 
 
 def tokens(nodes: str, shape: str = "1,6,8") -> ir.Model:
-    """Four tokens, padded by one before and one behind them; ``p`` has a second consumer."""
+    """Four tokens, padded by one before and one after them; ``p`` has a second consumer."""
     text = f"""g (float[1,4,8] x) => (float[{shape}] y, float[1,6,8] z)
         <int64[6] pads = {{0,1,0,0,1,0}}, int64[2] flat = {{6,8}}, int64[4] heads = {{1,6,2,4}},
          int64[3] back = {{1,6,8}}, int64[1] last = {{-1}}, float e = {{1e-12}}>

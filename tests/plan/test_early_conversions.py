@@ -1,4 +1,4 @@
-"""Where a float tensor is quantized: in front of the operators that move it, if integers are all that is read."""
+"""Where a float tensor is quantized: before the operators that move it, if integers are all that is read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def htp() -> Target:
 
 
 def naive(target: Target) -> Target:
-    """The target without operators in front of which a conversion is moved."""
+    """The target without operators before which a conversion is moved."""
     ops = {op: dataclasses.replace(support, quantized_early=False) for op, support in target.table.ops.items()}
     return changed(target, ops=ops)
 
@@ -48,12 +48,12 @@ def naive(target: Target) -> Target:
     [
         (f"{CHAIN} y = Relu(t)", "float[1,4,6] y", "a", ["move:0"]),
         (f"{CHAIN} y = Relu(t) z = Neg(t)", "float[1,4,6] y, float[1,4,6] z", "a", ["move:0"]),
-        # A float kernel reads what the first operator moves: only the second one is behind the conversion.
+        # A float kernel reads what the first operator moves: only the second one is after the conversion.
         (f"{CHAIN} y = Relu(t) z = Selu(r)", "float[1,4,6] y, float[1,6,4] z", "a r z", ["turn:0"]),
         (f"{CHAIN} y = Relu(t) z = Selu(t)", "float[1,4,6] y, float[1,4,6] z", "a r t z", []),
         (f"{CHAIN} y = Relu(t)", "float[1,4,6] y, float[1,4,6] t", "a r t", []),
         (f"{CHAIN} y = Selu(t)", "float[1,4,6] y", "a r t y", []),
-        # The backend does not move a QuantizeLinear in front of a Tile.
+        # The backend does not move a QuantizeLinear before a Tile.
         ("a = Selu(x) i = Tile(a, once) y = Relu(i)", "float[1,4,6] y", "a i", []),
     ],
 )
@@ -66,7 +66,7 @@ def test_only_what_is_read_as_integers_is_quantized_early(
     assert float_tensors == ["x", *in_float.split()]
     separate = {str(edge): choice for edge, choice in plan.edges.items() if choice.why is Reason.SEPARATE}
     assert list(separate) == converts
-    assert all("everything behind it reads integers" in choice.detail for choice in separate.values())
+    assert all("everything after it reads integers" in choice.detail for choice in separate.values())
 
 
 def test_what_the_caller_keeps_in_float_stays_float(htp: Target) -> None:

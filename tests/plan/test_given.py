@@ -137,7 +137,7 @@ def test_a_constant_keeps_its_grid_in_the_other_signedness() -> None:
 
 
 def test_another_encoding_does_not_represent_what_a_clip_never_writes() -> None:
-    """int8 from -6 to 6 behind a Clip(0, 6) becomes uint8 from 0 to 6, and a second consumer of its input keeps all."""
+    """int8 from -6 to 6 after a Clip(0, 6) becomes uint8 from 0 to 6, and a second consumer of its input keeps all."""
     text = """g (float[1,4] x) => (float[1,4] y, float[1,4] u) <float low = {0}, float high = {6}> {
         n = Neg(x) c = Clip(n, low, high) cq = QuantizeLinear(c, s, z) cd = DequantizeLinear(cq, s, z)
         nq = QuantizeLinear(n, t, z) nd = DequantizeLinear(nq, t, z) y = Sqrt(cd) u = Tanh(nd) }"""

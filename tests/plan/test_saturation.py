@@ -1,4 +1,4 @@
-"""Ranges in front of activation functions: only what the outputs depend on, in 8 bits."""
+"""Ranges before activation functions: only what the outputs depend on, in 8 bits."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_hard_swish_in_another_layout_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_clip_that_its_scale_makes_superfluous_is_read_back(tmp_path: Path) -> None:
-    """ONNX Runtime removes it, and the Q/DQ pair behind it; the pair before it has the same scale (PicoDet)."""
+    """ONNX Runtime removes it, and the Q/DQ pair after it; the pair before it has the same scale (PicoDet)."""
     body = """g (float[1,8,12,12] x) => (float[1,8,12,12] y) <float three = {3}, float zero = {0}, float six = {6}>
         { c = Conv(x, w) a = Add(c, three) k = Clip(a, zero, six) m = Mul(c, k) d = Div(m, six) y = Conv(d, v) }"""
     weights = {name: RANDOM.normal(size=(8, 8, 1, 1)) / 8 for name in ("w", "v")}

@@ -1,4 +1,4 @@
-"""Outputs that are put together from unlike parts: wider activations behind the last layers, chosen by measurement."""
+"""Outputs that are put together from unlike parts: wider activations after the last layers, chosen by measurement."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Mask:
 class Attention:
     """The nodes and tensors of one attention block.
 
-    ``query``, ``key`` and ``value`` are the operands of the two MatMuls, before any scale directly in front of them:
+    ``query``, ``key`` and ``value`` are the operands of the two MatMuls, before any scale directly before them:
     [..., Tq, D], [..., D, Tk] and [..., Tk, Dv]. ``scales`` and ``masks`` are ordered from the inputs to the Softmax;
     ``path`` holds every node between the two MatMuls, Softmax included, in order; ``guard`` is the Where that replaces
     NaN by zero; ``key_transpose`` is the last Transpose before K.
@@ -270,9 +270,9 @@ def _guards(where: ir.Node, probabilities: ir.Value) -> bool:
 def _trace_operand(
     value: ir.Value | None, place: ScalePlace
 ) -> tuple[tuple[Scale, ...], ir.Value | None, ir.Node | None]:
-    """The scales on a MatMul operand, the operand before the scales directly in front of the MatMul, its Transpose.
+    """The scales on a MatMul operand, the operand before the scales directly before the MatMul, its Transpose.
 
-    Scales are also found behind reshapes and transposes:
+    Scales are also found after reshapes and transposes:
     `(x W) * s -> Reshape -> Transpose -> MatMul` scales Q as well.
     """
     scales: list[Scale] = []

@@ -154,7 +154,7 @@ def _fused_matmul(node: ir.Node) -> dict[ir.Value, ir.Value]:
 
 
 def _transposed(node: ir.Node, value: ir.Value, transposed: bool, batch: bool) -> ir.Value:
-    """The operand after FusedMatMul's transposes: ``batch`` moves the first axis behind the other batch axes."""
+    """The operand after FusedMatMul's transposes: ``batch`` moves the first axis after the other batch axes."""
     if not (transposed or batch):
         return value
     rank = rank_of(value)

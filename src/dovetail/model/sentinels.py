@@ -1,4 +1,4 @@
-"""Sentinels: constants of a magnitude that no data has, and what the operators behind them can distinguish.
+"""Sentinels: constants of a magnitude that no data has, and what the operators after them can distinguish.
 
 Detectors mark anchors outside the image with 1e34 or the largest float, attention masks scores with -1e9 or -inf. Such
 a value would set the quantization range of the whole tensor. It can be reduced where only three kinds of operators read
@@ -166,7 +166,7 @@ def _why_not_masked(edge: SentinelEdge, effect: Effect, reach: Reach) -> str:
     if sentinels.max() > 0:
         return "a positive sentinel selects one element of the Softmax"
     if any(is_op(user, "IsNaN") for node, _ in reach.readers for user, _ in node.outputs[0].uses()):
-        return "a row that is masked entirely is NaN in the original and handled behind the Softmax"
+        return "a row that is masked entirely is NaN in the original and handled after the Softmax"
     return "" if is_op(edge.node, "Where") else _why_rows_masked(edge, reach)
 
 

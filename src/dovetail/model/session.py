@@ -48,7 +48,7 @@ def open_session(model: Path | bytes, mode: Mode, *, threads: int = 1, optimized
     # (passes/protect_pad_from_fusion.py).
     disabled = ["WeightBiasQuantization"] if mode is Mode.DEPLOYED else ["Pad_Fusion"]
     if mode is Mode.EXACT:
-        # In front of a QuantizeLinear to float8, the first fails to load a Clip, and the second removes a Relu.
+        # Before a QuantizeLinear to float8, the first fails to load a Clip, and the second removes a Relu.
         disabled += ["ClipQuantRewrite", "ReluQuantRewrite"]
     with runtime_errors(f"load {model.name if isinstance(model, Path) else 'the model'}"):
         return onnxruntime.InferenceSession(

@@ -18,7 +18,7 @@ _WORK = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 
 @dataclass(frozen=True, slots=True)
 class TailNode:
-    """A node of the tail, by its original name, and why; ``behind`` if it only depends on an unsupported node."""
+    """A node of the tail, by its original name, and why; ``after`` if it only depends on an unsupported node."""
 
     name: str
     op: str

@@ -29,7 +29,7 @@ _FINER = np.asarray([-0.12, -0.06, 0.06, 0.12])
 _FLOAT8 = np.delete(np.arange(-4, 4) / 8, 4)
 # Added to the diagonal of the moments, relative to its mean: moments of few samples do not have full rank.
 _DAMPING = 0.01
-# Columns after which the columns behind them are corrected, in one matrix product.
+# Columns after which the columns after them are corrected, in one matrix product.
 _LAZY = 128
 
 Allowed = Callable[[QParams], QParams]  # the same qparams, with scales changed where the target does not support them
@@ -204,7 +204,7 @@ def _ordered(moments: Array, order: Array) -> Array:
 
 
 def _corrected(real: Array, grid: _Grid, moments: Array) -> Array:
-    """The steps of every column, in the order of descending moments; each error is corrected by the columns behind."""
+    """The steps of every column, in the order of descending moments; each error is corrected by the columns after."""
     if not np.diagonal(moments, axis1=1, axis2=2).any():
         return grid.steps(real)
     order = _order(moments)

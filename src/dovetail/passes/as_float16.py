@@ -182,7 +182,7 @@ def _has_epsilon(node: ir.Node) -> bool:
 
 
 def _divisions(divisor: ir.Value) -> Iterator[ir.Node]:
-    """The operators that divide by a value, directly or behind a Sqrt or Expand, and those in between."""
+    """The operators that divide by a value, directly or after a Sqrt or Expand, and those in between."""
     for consumer, index in divisor.uses():
         if is_op(consumer, "Reciprocal") or (is_op(consumer, "Div") and index == 1):
             yield consumer

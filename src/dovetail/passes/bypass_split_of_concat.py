@@ -57,7 +57,7 @@ def _was_concatenated(value: ir.Value, axis: int, sizes: Sequence[int]) -> bool:
 
 
 def _axis_before(node: ir.Node, axis: int) -> int | None:
-    """The axis in front of a Reshape that is this axis behind it: of the same size, with as much around it."""
+    """The axis before a Reshape that is this axis after it: of the same size, with as much around it."""
     before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
     if before is None or after is None:
         return None
@@ -67,7 +67,7 @@ def _axis_before(node: ir.Node, axis: int) -> int | None:
 
 
 def _parts(before: ir.Node, value: ir.Value, axis: int, sizes: Sequence[int]) -> list[ir.Value]:
-    """The parts that a tensor was put together from, each with the Reshapes and Concats behind it."""
+    """The parts that a tensor was put together from, each with the Reshapes and Concats after it."""
     node, shape = value.producer(), shape_of(value) or ()
     if node is None:
         raise TypeError(f"{value.name!r} has no producer")

@@ -57,7 +57,7 @@ def select_masked(model: ir.Model) -> PassRecord:
 
 
 def _is_broadcast(trace: _Trace) -> bool:
-    """Whether the data movement behind a mask cannot be applied to its condition, which has another shape."""
+    """Whether the data movement after a mask cannot be applied to its condition, which has another shape."""
     if trace.condition is None or not trace.moves:
         return False
     return edit.shape_of(trace.condition) != edit.shape_of(trace.moves[-1].inputs[0])

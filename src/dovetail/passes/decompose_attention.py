@@ -1,6 +1,6 @@
 """Decompose the ``Attention`` operator (opset 23) into MatMul, Softmax and MatMul.
 
-No target runs it quantized: TensorRT does not lower QDQ in front of it, and the precision of the scores and of the
+No target runs it quantized: TensorRT does not lower QDQ before it, and the precision of the scores and of the
 probabilities could not be planned, because they are not tensors of the graph.
 """
 

@@ -85,7 +85,7 @@ def _subtract_logs(log: ir.Node, numerator: ir.Value, denominator: ir.Value) -> 
 def _sigmoid_input(node: ir.Node, numerator: ir.Value, denominator: ir.Value) -> _Bounded | str:
     """The input of the Sigmoid, with the bounds of the logit; or why this is not the logit of a Sigmoid.
 
-    Data movement behind the Sigmoid (the selection of boxes by a TopK) is repeated on its input, in front of ``node``.
+    Data movement after the Sigmoid (the selection of boxes by a TopK) is repeated on its input, before ``node``.
     """
     above, below = _bounds(numerator), _bounds(denominator)
     minus = _producer(below.value, "Sub")

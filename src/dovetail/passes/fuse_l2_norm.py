@@ -59,7 +59,7 @@ def _unexpanded(value: ir.Value | None) -> ir.Value | None:
 
 
 def _unbounded(value: ir.Value | None) -> ir.Value | None:
-    """The value behind a lower bound of at most ``_LARGEST_EPSILON``, written as Clip, Max or Add."""
+    """The value after a lower bound of at most ``_LARGEST_EPSILON``, written as Clip, Max or Add."""
     node = None if value is None else value.producer()
     if node is None or not is_op(node, "Clip", "Max", "Add"):
         return value

@@ -12,7 +12,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def global_max_pool_to_reduce_max(model: ir.Model) -> PassRecord:
-    """Replace every GlobalMaxPool whose rank is known by ReduceMax over all axes behind the channels."""
+    """Replace every GlobalMaxPool whose rank is known by ReduceMax over all axes after the channels."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):

@@ -21,7 +21,7 @@ from dovetail.passes.group_norm_to_instance_norm import multiply_and_add
 
 
 def group_norm_to_layer_norm(model: ir.Model, applies: Callable[[ir.Node], bool] = lambda node: True) -> PassRecord:
-    """Replace InstanceNormalization behind a Reshape. ``applies``: which of them to replace."""
+    """Replace InstanceNormalization after a Reshape. ``applies``: which of them to replace."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):

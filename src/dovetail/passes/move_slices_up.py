@@ -1,4 +1,4 @@
-"""Compute only the rows that are used: move Slices in front of the operators that produce their input.
+"""Compute only the rows that are used: move Slices before the operators that produce their input.
 
 A classifier uses its class token, one row of 197, so most of its last block is computed for nothing: queries,
 attention, projection and feed-forward network are computed row by row. The ranges of the remaining tensors are
@@ -39,7 +39,7 @@ class _Range:
 
 
 def move_slices_up(model: ir.Model) -> PassRecord:
-    """Move every Slice that keeps at most half of an axis in front of a node that has no other consumers.
+    """Move every Slice that keeps at most half of an axis before a node that has no other consumers.
 
     Several Slices of the same range count as one. Nodes are visited from last to first, so that a moved Slice can be
     moved further.

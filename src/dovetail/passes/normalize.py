@@ -83,7 +83,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     bypass_gather_of_concat,
     unfold_to_reshape,
     (unify_reshapes, merge_layout, remove_noops),
-    bypass_split_of_concat,  # after unify_reshapes: behind one Reshape, to explicit sizes
+    bypass_split_of_concat,  # after unify_reshapes: after one Reshape, to explicit sizes
     protect_pad_from_fusion,
     unshare_constants,
     remove_unused,

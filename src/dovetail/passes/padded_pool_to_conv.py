@@ -1,4 +1,4 @@
-"""Write padded pooling without padding in the pooling operator: an average as a convolution, a maximum behind a Pad."""
+"""Write padded pooling without padding in the pooling operator: an average as a convolution, a maximum after a Pad."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rewrite MatMul whose second operand is broadcast along leading axes as MatMul without broadcasting.
 
-The HTP compiler (onnxruntime-qnn 2.7.0) loses a Reshape in front of such a MatMul and silently computes wrong values:
+The HTP compiler (onnxruntime-qnn 2.7.0) loses a Reshape before such a MatMul and silently computes wrong values:
 ``Reshape [b,hw,c] -> [b,h,w,c]``, then MatMul by [h,c,k], has an SQNR of -9 dB against its simulation. As [h,bw,c] by
 [h,c,k] it has 80 dB. Without a Reshape in front, the broadcast is computed correctly, and faster.
 """

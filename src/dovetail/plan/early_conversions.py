@@ -1,7 +1,7 @@
-"""Quantize a float tensor in front of an operator that moves data, not behind it, where the backend does so anyway.
+"""Quantize a float tensor before an operator that moves data, not after it, where the backend does so anyway.
 
 A float kernel writes x, a Reshape moves it, and integer kernels read the result: the backend moves the QuantizeLinear
-from behind the Reshape to in front of it (``OpSupport.quantized_early``), so a plan with a float Reshape would not be
+from after the Reshape to before it (``OpSupport.quantized_early``), so a plan with a float Reshape would not be
 what runs. The values are the same either way.
 """
 
@@ -16,16 +16,14 @@ from dovetail.plan.solve import Solution
 
 
 def early_conversions(problem: Problem, solution: Solution, pins: Pins) -> dict[Edge, str]:
-    """The edges on which float tensors are quantized in front of operators that move data; with the reason."""
+    """The edges on which float tensors are quantized before operators that move data; with the reason."""
     moved = _Moved(problem, solution, pins)
     conversions: dict[Edge, str] = {}
     for unit in problem.units:
         for operand in moved.quantized_inputs(unit):
             producer = problem.producer.get(operand.name)
             if producer is None or not moved.is_early(producer):
-                conversions[operand.edge] = (
-                    f"quantized in front of {unit.label}, because everything behind it reads integers"
-                )
+                conversions[operand.edge] = f"quantized before {unit.label}, because everything after it reads integers"
     return conversions
 
 
@@ -41,7 +39,7 @@ class _Moved:
                 self._early.add(unit.name)
 
     def is_early(self, unit: Unit) -> bool:
-        """Whether this operator moves integers once the conversion is in front of it."""
+        """Whether this operator moves integers once the conversion is before it."""
         return unit.name in self._early
 
     def quantized_inputs(self, unit: Unit) -> Iterator[Operand]:
@@ -50,7 +48,7 @@ class _Moved:
             yield from (operand for operand in unit.shared() if not operand.constant)
 
     def _can_be_early(self, unit: Unit, pins: Pins) -> bool:
-        """Whether the backend moves a QuantizeLinear in front of this operator, and it is not kept in float."""
+        """Whether the backend moves a QuantizeLinear before this operator, and it is not kept in float."""
         if unit.support is None or not unit.support.quantized_early or unit.name in pins.units:
             return False
         names = [value.name or "" for value in unit.outputs]

@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
 
 # Any range represents zeros exactly. A scale of 1 in 16 bits would be a range up to 65 535: the int32 bias of a layer
-# behind such a tensor (a dead squeeze-excite branch) has this scale times the weight's, and was rounded away.
+# after such a tensor (a dead squeeze-excite branch) has this scale times the weight's, and was rounded away.
 RANGE_OF_ZEROS = Range(0.0, 1.0)
 
 
@@ -69,7 +69,7 @@ class QParamsBuilder:
             total = total.union(source_range)
         detail = f"range [{total.low:.4g}, {total.high:.4g}] by {self.method}"
         if any(self._is_limited(name, encoding) for name in self.problem.sources[root]):
-            detail += ", without values for which the activation function behind it is constant"
+            detail += ", without values for which the activation function after it is constant"
         return total, detail if len(ranges) == 1 else f"{detail}, union of {len(ranges)} sources"
 
     def _ranges(self, root: str, encoding: Encoding, seen: set[str]) -> dict[str, Range]:

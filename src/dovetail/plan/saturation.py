@@ -1,6 +1,6 @@
 """The part of a tensor's range in which the activation functions that read it are not constant.
 
-A convolution in front of a SiLU often reaches far below zero: -69 to 21 in an early layer of YOLOv8n. Everything below
+A convolution before a SiLU often reaches far below zero: -69 to 21 in an early layer of YOLOv8n. Everything below
 -5 gives nearly the same output, so in 8 bits the steps are better spent on the rest.
 """
 

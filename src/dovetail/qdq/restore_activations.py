@@ -1,6 +1,6 @@
 """Put back the Relu or Clip that another tool folded into a range.
 
-Quantizers remove a Relu in front of a QuantizeLinear whose range starts at 0, and a Clip(0, 6) in front of one that
+Quantizers remove a Relu before a QuantizeLinear whose range starts at 0, and a Clip(0, 6) before one that
 also ends at 6: the quantization itself then clips. Without its Q/DQ pair, or with another range, the tensor would no
 longer be clipped. A restored operator never changes a result of the quantized model, because QuantizeLinear clips to
 the same ends.

@@ -53,7 +53,7 @@ def switched(sample: Sample, count: int, on: Collection[int]) -> Sample:
 
 
 def with_pair(before: ir.Node, source: ir.Value, params: QParams) -> ir.Value:
-    """Insert a QDQ pair behind a value and return its output."""
+    """Insert a QDQ pair after a value and return its output."""
     graph, dtype = graph_of(before), IR_TYPES[params.dtype]
     name = f"{source.name}/other"
     qparam_inputs = [

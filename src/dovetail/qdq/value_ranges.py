@@ -83,7 +83,7 @@ def _range_of(node: ir.Node, inputs: list[ValueRange]) -> ValueRange:
 
 
 def _quantized(node: ir.Node, given: ValueRange) -> ValueRange:
-    """The real values behind a Q or after a DQ node."""
+    """The real values after a Q or after a DQ node."""
     params = qparams_of(node)
     array = constant_of(node.inputs[0]) if is_dequantize(node) else None
     if array is not None:

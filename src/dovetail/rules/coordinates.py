@@ -56,7 +56,7 @@ def coordinates_times_image_size(subject: CheckInput) -> Iterator[Finding]:
     error.
 
     ## How to fix it
-    Multiply by the size of the image behind the model, on the device's CPU, or keep the tensor in float or in 16 bits
+    Multiply by the size of the image after the model, on the device's CPU, or keep the tensor in float or in 16 bits
     with the `--keep` line of the finding.
 
     ## Seen on
@@ -171,7 +171,7 @@ def _image_sides(graph: ir.Graph) -> frozenset[int]:
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
-    """The operators that compute with a tensor, behind data movement."""
+    """The operators that compute with a tensor, after data movement."""
     for node, _ in value.uses():
         if node.op_type not in DATA_MOVEMENT_OPS:
             yield node

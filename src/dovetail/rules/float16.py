@@ -41,7 +41,7 @@ def value_beyond_float16(subject: CheckInput) -> Iterator[Finding]:
     low, and what only Sigmoid, Tanh or Clip read.
 
     ## Why it matters
-    float16 has infinity above 65504; HTP saturates. Either way the norm, and all behind it, is wrong. The simulation
+    float16 has infinity above 65504; HTP saturates. Either way the norm, and all after it, is wrong. The simulation
     does not show it, because ONNX Runtime computes most float16 operators in float32. A tensor that is stored as uint16
     overflows as well if a float16 operator writes or reads it. A fused kernel may hold float32 between operators; a
     compiler's layer list does not say so.

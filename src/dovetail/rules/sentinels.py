@@ -31,12 +31,12 @@ def sentinel_in_quantized_tensor(subject: CheckInput) -> Iterator[Finding]:
     ## What it finds
     In `dovetail fit`, in QDQ models, and in `dovetail check --calib`: float constants with values of magnitude 1e9 or
     more that an operator reads and whose result is quantized. Bounds of Clip, Max and Min are not reported. The finding
-    names the constant, the operator that reads it, the tensor that this operator computes, the operators behind it, and
+    names the constant, the operator that reads it, the tensor that this operator computes, the operators after it, and
     why the value was not reduced. Without calibration, Q501 and Q502 report the constant itself.
 
     ## Why it matters
     The sentinel sets the range of the tensor, and with it the scale: all other values quantize to the same integer.
-    Reducing it is safe only if nothing behind it depends on its magnitude, which is proven for a Sigmoid, Tanh or Clip
+    Reducing it is safe only if nothing after it depends on its magnitude, which is proven for a Sigmoid, Tanh or Clip
     (it saturates), an ArgMax or a TopK whose values are not used (only the order counts), and a Softmax (it gives
     zero). `dovetail fit` does this (passes `bound_sentinels` and `fit_sentinels`), also through data movement, sums
     and masks computed from a boolean tensor; `--no-range-repair` switches it off.
@@ -92,7 +92,7 @@ def logarithm_of_values_that_quantize_to_zero(subject: CheckInput) -> Iterator[F
     ## What it finds
     Quantized tensors that a Log reads and whose smallest value in the calibration data is positive, but at most half of
     the scale. Without a plan, a tensor is reported if that is so with every encoding of the target's table. Without
-    calibration data, those whose smallest value a Clip or Max of the graph sets, perhaps in front of a Div.
+    calibration data, those whose smallest value a Clip or Max of the graph sets, perhaps before a Div.
 
     ## Why it matters
     The values are on a logarithmic scale and the integers are on a linear one: the logarithm of a value that becomes

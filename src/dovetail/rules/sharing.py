@@ -47,7 +47,7 @@ def different_quantization_around_data_movement_op(subject: CheckInput) -> Itera
       34.5 dB.
     - ort-cpu: onnxruntime 1.31.1, optimized graphs read back: with equal scales and zero points Transpose and Reshape
       run on integers; with different ones DequantizeLinear, the operator in float and QuantizeLinear remain. On this
-      target the finding is a warning. A conversion directly behind another Q/DQ pair that has no second consumer is
+      target the finding is a warning. A conversion directly after another Q/DQ pair that has no second consumer is
       merged into that pair, so the operator runs in float all the same.
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs, 8 and 16 bits: with different scales or zero
       points Expand, Flatten, Gather, GatherElements, MaxPool, Reshape, Resize, Squeeze, Tile, Transpose and Unsqueeze

@@ -264,7 +264,7 @@ class MixedSearch:
         return [unit.name for unit in self._problem.units if unit.name in chosen]
 
     def _around(self, unit: Unit) -> set[str]:
-        """The operators that write what a unit reads, and that read what it writes, behind data movement."""
+        """The operators that write what a unit reads, and that read what it writes, after data movement."""
         before = {name for operand in unit.operands if not operand.constant for name in self._writers(operand.name)}
         readers = self._problem.readers_of(
             name for value in unit.outputs for name in self._problem.groups[self._problem.group_of[value.name or ""]]

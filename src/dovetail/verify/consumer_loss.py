@@ -1,7 +1,7 @@
 """What quantizing one tensor alone costs the operators that read it.
 
 The SQNR of a tensor itself says little: if one channel is a hundred times larger than the others, it dominates the
-signal, although the others carry the information. And behind the tensor that loses it, every tensor is as bad. So each
+signal, although the others carry the information. And after the tensor that loses it, every tensor is as bad. So each
 operator is computed twice in the float graph, once with one of its inputs quantized, and its outputs are compared.
 """
 

@@ -95,7 +95,7 @@ class SegmentedSimulation:
         changed: Mapping[str, Array],
         quantized_outputs: Mapping[str, Array] | None = None,
     ) -> Sample:
-        """The outputs if all segments behind ``last`` are computed in float, from these changed tensors."""
+        """The outputs if all segments after ``last`` are computed in float, from these changed tensors."""
         tensors = dict(changed)
         for index in range(last + 1, len(self.segments)):
             self._advance(index, exact, tensors)
@@ -106,7 +106,7 @@ class SegmentedSimulation:
         }
 
     def read_after(self, last: int) -> frozenset[str]:
-        """The tensors that segments behind ``last`` read."""
+        """The tensors that segments after ``last`` read."""
         return frozenset(name for segment in self.segments[last + 1 :] for name in segment.inputs)
 
     def _advance(self, index: int, exact: FloatActivations, changed: dict[str, Array]) -> None:

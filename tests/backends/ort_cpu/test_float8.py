@@ -101,7 +101,7 @@ def pair(name: str) -> str:
 
 
 def text_of(shape: str, form: str, between: bool) -> str:
-    """The form behind Q/DQ pairs, and in front of some: ``between``."""
+    """The form after Q/DQ pairs, and before some: ``between``."""
     inputs = [f"float[{shape}] x", *([f"float[{shape}] v"] if "v_d" in form else [])]
     nodes = (pair("x") if "x_d" in form else "") + (pair("v") if "v_d" in form else "")
     nodes += "  ".join(node for name, node in CONSTANT.items() if any(f"{name}{end}" in form for end in ",)"))

@@ -369,7 +369,7 @@ def test_a_single_matmul_of_two_dequantized_operands_stays_float(
 
 
 def test_the_dequantized_input_of_a_float_convolution_is_found(htp: Target, tmp_path: Path) -> None:
-    """ONNX Runtime moves its DequantizeLinear behind a Transpose, and gives both other names."""
+    """ONNX Runtime moves its DequantizeLinear after a Transpose, and gives both other names."""
     weight = "float[4,4,3,3] w = {" + ", ".join(["0.1", "-0.2", "0.3"] * 48) + "}"
     model = graph(
         f"""g (float[1,4,8,8] x) => (float[1,4,4,4] y) <{weight}>

@@ -48,7 +48,7 @@ MERGED = {
 }
 
 
-# A PRelu with several slopes behind a Conv or ConvTranspose, and one behind an Add.
+# A PRelu with several slopes after a Conv or ConvTranspose, and one after an Add.
 PRELU = """
 g (float[4,3,11,7] x) => (float[4,5,11,7] y)
 {{

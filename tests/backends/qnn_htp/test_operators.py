@@ -57,7 +57,7 @@ def write_calls(
     """Save a graph with each operator on an input of its own, in float, or with Q/DQ pairs around it.
 
     The node and its output have the name of the operator. ``s_out``, if it is a constant, is the scale of the outputs;
-    ``first``: nodes in front of all others.
+    ``first``: nodes before all others.
     """
     scale_out = "s_out" if "s_out" in constants else "s"
     nodes = [_call(op, call, dtype, scale_out) for op, (_, call) in calls.items()]
@@ -142,7 +142,7 @@ HIGH_CALLS: Calls = {
 HIGH_CONSTANTS = f"int64 axis = {{2}}, int64[1] axes = {{4}}, int64[{HIGH}] zeros = {{{', '.join(['0'] * 192)}}}"
 
 
-# A float model is checked after the rewrites of fit, which merge dimensions in front of these.
+# A float model is checked after the rewrites of fit, which merge dimensions before these.
 MERGED_BY_FIT = {"Elu", "Gelu", "MatMul", "Neg", "Softplus", "Sqrt", "Tanh"}
 
 

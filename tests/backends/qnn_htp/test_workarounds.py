@@ -99,7 +99,7 @@ def transposed(groups: int, channels: int = 8) -> ir.Model:
 
 
 def added_to_transposed(nodes: str) -> ir.Model:
-    """A constant per channel behind a ConvTranspose whose output is read twice, so that it is not added to its bias."""
+    """A constant per channel after a ConvTranspose whose output is read twice, so that it is not added to its bias."""
     shape = "1,6,9,10"
     body = f"c = ConvTranspose(x, w) {nodes} z = Neg(c)"
     text = f"g (float[{shape}] x) => (float[{shape}] y, float[{shape}] z) {{ {body} }}"
@@ -214,9 +214,9 @@ CASES = {
     "pad before a transposed convolution": (padded_between("ConvTranspose(p, k)"), W8A16),
     "pad with another value before a convolution": (padded_between("Conv<pads=[1,1,1,1]>(p, k)", 0.5), W8A16),
     "pad before a convolution": (padded("0,0,0,0,0,0,1,1", "1,4,4,4", "y = Conv<strides=[2,2]>(p, w)"), W8A16),
-    "group norm behind Add, 16 bits": (group_norm(RESIDUAL), W8A16),
-    "group norm behind Add, 8 bits": (group_norm(RESIDUAL, 1), W8A8),
-    "group norm behind LeakyRelu": (group_norm("r = Conv(x, w, c) e = Add(r, x) d = LeakyRelu(e)"), W8A16),
+    "group norm after Add, 16 bits": (group_norm(RESIDUAL), W8A16),
+    "group norm after Add, 8 bits": (group_norm(RESIDUAL, 1), W8A8),
+    "group norm after LeakyRelu": (group_norm("r = Conv(x, w, c) e = Add(r, x) d = LeakyRelu(e)"), W8A16),
     "long layer norm, 8 bits": (long_layer_norm(66000), W8A8),
     "average pool, 16 bits": (pooled("AveragePool", f"{TWO}, pads=[1,1,0,0], count_include_pad=1"), W8A16),
     "average pool, 8 bits": (pooled("AveragePool", f"{TWO}, pads=[1,1,1,1], count_include_pad=1"), W8A8),

@@ -259,7 +259,7 @@ def test_a_qdq_pair_on_the_scores_is_named(trt: Target, tmp_path: Path) -> None:
     params = QParams(F8, np.float32(0.02), np.int32(0))
     edges = {**plan.edges, Edge(str(add.name), 0): Choice(params, Reason.PINNED)}
     read_back = built_plan(model, dataclasses.replace(plan, edges=edges), trt, tmp_path)[1]
-    why = f"there is a Q/DQ pair on the scores, in front of Add {add.name!r}"
+    why = f"there is a Q/DQ pair on the scores, before Add {add.name!r}"
     assert rows(read_back, Outcome.CHANGED)["o"] == SEPARATE.format(why)
 
 

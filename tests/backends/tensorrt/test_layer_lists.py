@@ -247,7 +247,7 @@ def read_all(target: Target, compiled: CompileResult, plan: Plan) -> tuple[Tenso
 
 
 def test_values_beyond_float16_fail_without_a_gpu(tmp_path: Path) -> None:
-    """A square above 65504 is infinite in float16, and the LayerNorm behind it gives NaN."""
+    """A square above 65504 is infinite in float16, and the LayerNorm after it gives NaN."""
     text = """g (float[1,4,32] x) => (float[1,4,32] y)
     { a = MatMul(x, w) b = MatMul(a, w) r = Mul(b, b) y = LayerNormalization<axis = -1>(r, ones) }"""
     data = {"x": np.random.default_rng(0).standard_normal((2, 1, 4, 32)).astype(np.float32)}

@@ -95,7 +95,7 @@ def test_a_qdq_pair_on_the_scores_and_none_on_the_softmax_output_in_float16(tmp_
     assert attention_note(1, "none") in record.as_given
     assert attention_note(1, "1 (FP8 -> FP8)") in result.notes
     assert [finding.message.rpartition(": ")[2] for finding in record.findings_as_given] == [
-        f"there is a Q/DQ pair on the scores, in front of Add {add.name!r}"
+        f"there is a Q/DQ pair on the scores, before Add {add.name!r}"
     ]
     assert list(record.missing) == ["p0 at mix:0"]
     assert record.missing["p0 at mix:0"].endswith("Softmax has the fixed output scale 0.00223214")
@@ -221,7 +221,7 @@ GIVEN = """g (float[1,64,64] x) => (float[1,64,64] y)
 
 
 def given_file(path: Path, zero_point: np.generic, other_scale: float = 0.03) -> Path:
-    """One int8 block in float32 without node names, with a Mul and a Transpose behind the Q/DQ pairs of q and k."""
+    """One int8 block in float32 without node names, with a Mul and a Transpose after the Q/DQ pairs of q and k."""
     random = np.random.default_rng(0)
     weights = {name: random.integers(-127, 128, (64, 64)).astype(np.int8) for name in ("wq", "wk", "wv", "wo")}
     scales = {"s": np.float32(0.03), "t": np.float32(other_scale), "h": np.float32(1 / 127)}

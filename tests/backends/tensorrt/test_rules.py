@@ -55,14 +55,14 @@ def artifact(compiled: CompileResult, name: str) -> Path:
 
 
 def producer_behind_moves(value: ir.Value) -> ir.Node | None:
-    """The producer of a value, behind what the builder fuses into the operator that reads the value."""
+    """The producer of a value, after what the builder fuses into the operator that reads the value."""
     node = value.producer()
     source = node.inputs[0] if node is not None and node.op_type in ("Cast", "Mul", "Transpose") else None
     return node if source is None else producer_behind_moves(source)
 
 
 def matmuls_as_quantized(path: Path, compiled: CompileResult) -> bool:
-    """Whether the operands of every MatMul, Conv and Attention have the type of the Q/DQ pairs in front of it."""
+    """Whether the operands of every MatMul, Conv and Attention have the type of the Q/DQ pairs before it."""
     layers = parse_layers(artifact(compiled, LAYERS).read_text())
     checked = 0
     types = {
@@ -104,7 +104,7 @@ def not_fused_in_float32(compiled: CompileResult) -> bool:
 
 
 def has_scales_of_blocks_behind_a_gemm(compiled: CompileResult) -> bool:
-    """Whether the layer behind a gemm multiplies its N columns by a constant with more than N scales."""
+    """Whether the layer after a gemm multiplies its N columns by a constant with more than N scales."""
     layers = parse_layers(artifact(compiled, LAYERS).read_text())
     return any(
         gemm.is_matrix_op and constant.shape[-1:] > gemm.outputs[0].shape[-1:]

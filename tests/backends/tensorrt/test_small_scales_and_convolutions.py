@@ -68,7 +68,7 @@ CASES = (
 
 
 def convolutions() -> str:
-    """Each case behind a Relu, all in one graph."""
+    """Each case after a Relu, all in one graph."""
     inputs, outputs, weights, nodes = [], [], [], []
     for index, case in enumerate(CASES):
         drawn = np.random.default_rng(index).standard_normal(np.prod(case.weight))

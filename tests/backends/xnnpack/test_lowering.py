@@ -32,7 +32,7 @@ def constant(name: str, *shape: int, size: float = 1.0) -> str:
     return f"float[{','.join(map(str, shape))}] {name} = {{{values}}}"
 
 
-# Every branch has one kind of operator behind a layer, so that a fault in one branch is not hidden by another.
+# Every branch has one kind of operator after a layer, so that a fault in one branch is not hidden by another.
 LAYERS = f"""
 g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneven, float[1,8,4,4] pooled,
    float[1,8,1,1] mean, float[8,6] turned, float[3,8] cut, float[16,6] joined, float[6,8] summed, float[1,4,16,16] up,
@@ -199,7 +199,7 @@ def test_the_error_names_a_node_with_too_many_axes(target: Target, tmp_path: Pat
 
 
 def test_faults_of_the_vendor_lowering_are_worked_around(target: Target, tmp_path: Path) -> None:
-    """XNNPACK runs a softmax behind a pooling over the channels, and rejects zero padding of int8 at load."""
+    """XNNPACK runs a softmax after a pooling over the channels, and rejects zero padding of int8 at load."""
     model = graph(f"""g (float[1,3,8,8] p) => (float[1,3,4,4] s, float[1,3,10,9] z, float[1,3,8,8] d)
         <{constant("w", 3, 3, 1, 1)}, int64[8] pads = {{0,0,1,0,0,0,1,1}}>
         {{ c = Conv(p, w)  k = Neg(c)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(k)  s = Softmax(m)

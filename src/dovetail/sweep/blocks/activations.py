@@ -111,7 +111,7 @@ def any_activation(b: GraphBuilder, x: Tensor) -> Tensor:
 
 
 def usual_activation(b: GraphBuilder, x: Tensor) -> Tensor:
-    """An activation function as it stands behind most convolutions, or none."""
+    """An activation function as it stands after most convolutions, or none."""
     return b.draw.choice((relu, relu, relu6, leaky_relu, hard_swish, silu, silu, gelu, none))(b, x)
 
 

@@ -124,7 +124,7 @@ def box_head(b: GraphBuilder, x: Tensor) -> Tensor:
 
 @on_images
 def normalized_input(b: GraphBuilder, x: Tensor) -> Tensor:
-    """Mean and deviation as an exporter leaves them in front of the first convolution."""
+    """Mean and deviation as an exporter leaves them before the first convolution."""
     mean, deviation = b.draw.normal(1, x.channels, 1, 1), b.draw.uniform(0.2, 3.0, 1, x.channels, 1, 1)
     y = b.op("Div", b.op("Sub", x, mean), deviation)
     return usual_activation(b, conv(b, y, width(b)))

@@ -1,4 +1,4 @@
-"""What a block is: a function that adds nodes behind one tensor, and the rank of the tensor that it takes."""
+"""What a block is: a function that adds nodes after one tensor, and the rank of the tensor that it takes."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def channels_first(b: GraphBuilder, x: Tensor) -> Tensor:
 
 @on_images
 def batch_norm(b: GraphBuilder, x: Tensor) -> Tensor:
-    """Behind a convolution, or where it cannot be folded into one."""
+    """After a convolution, or where it cannot be folded into one."""
     x = conv(b, x, width(b), bias=False) if b.draw.chance(0.5) else x
     size = x.channels
     statistics = (b.draw.normal(size, std=0.3), b.draw.normal(size, std=0.5), b.draw.uniform(0.3, 2.0, size))

@@ -56,7 +56,7 @@ def gated_mlp(b: GraphBuilder, x: Tensor) -> Tensor:
 
 @on_tokens
 def class_token(b: GraphBuilder, x: Tensor) -> Tensor:
-    """A class token in front of the others, attention, and the class token alone."""
+    """A class token before the others, attention, and the class token alone."""
     batch, _, channels = x.shape
     token = b.draw.normal(batch, 1, channels)
     named = b.op("Mul", slice_of(b, x, 1, 0, 1), token)
@@ -66,7 +66,7 @@ def class_token(b: GraphBuilder, x: Tensor) -> Tensor:
 
 @on_tokens
 def token_slices(b: GraphBuilder, x: Tensor) -> Tensor:
-    """Every second token and its neighbour side by side, as in front of sequence layers; one token has no neighbour."""
+    """Every second token and its neighbour side by side, as before sequence layers; one token has no neighbour."""
     if x.shape[1] < 2:
         return linear(b, x, x.shape[-1])
     even = x.shape[1] // 2 * 2

@@ -114,7 +114,7 @@ _MANY_INPUTS = (
 )
 
 
-# ONNX Runtime 1.31 (QDQPropagationTransformer) moves a QuantizeLinear in front of these; it leaves Gather, Split and
+# ONNX Runtime 1.31 (QDQPropagationTransformer) moves a QuantizeLinear before these; it leaves Gather, Split and
 # Expand.
 _QUANTIZED_EARLY = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
@@ -175,7 +175,7 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     table |= {op: OpSupport(_same(0), known_from=_KNOWN) for op in _MANY_INPUTS}
     # Nearest runs in integers only if input and output have the same qparams; linear does not leave the input's range.
     table["Resize"] = OpSupport(_resize(), shares=(0,), known_from=_KNOWN)
-    # If its inputs have different qparams than its output, an 8-bit Concat behind LayerNorm, Slice and Reshape silently
+    # If its inputs have different qparams than its output, an 8-bit Concat after LayerNorm, Slice and Reshape silently
     # copies the integers unchanged (2 to 24 dB).
     table["Concat"] = OpSupport(_same(0), shares=None, joins=True, requantizes=True, known_from=_KNOWN)
     linear = (
@@ -273,7 +273,7 @@ def _not_cubic(node: ir.Node) -> str:
 def why_not_wide_prelu(node: ir.Node, same_scale: bool = True) -> str:
     """Why HTP does not compute a uint16 PRelu correctly; empty if it does.
 
-    With one slope it agrees with the simulation to 75 dB and more; with one per channel behind a Conv or ConvTranspose,
+    With one slope it agrees with the simulation to 75 dB and more; with one per channel after a Conv or ConvTranspose,
     with which it is fused, to 57 dB and more. Slopes that vary over rows or columns are right there if the output has
     another scale than the input (62 to 77 dB), and wrong with the same one (-6 to -3 dB), which a plan may choose:
     ``same_scale``. Elsewhere several slopes are rejected, or silently wrong.
@@ -283,7 +283,7 @@ def why_not_wide_prelu(node: ir.Node, same_scale: bool = True) -> str:
         return ""
     layer = None if source is None else source.producer()
     if layer is None or not is_op(layer, "Conv", "ConvTranspose"):
-        return "HTP computes a 16-bit PRelu with several slopes only behind a Conv or ConvTranspose"
+        return "HTP computes a 16-bit PRelu with several slopes only after a Conv or ConvTranspose"
     channel_axis = len(shape_of(layer.inputs[1]) or ()) - 1  # from the end
     per_channel = len(slopes) >= channel_axis > 0 and slopes[-channel_axis] == math.prod(slopes)
     if same_scale and not per_channel:

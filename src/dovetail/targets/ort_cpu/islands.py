@@ -1,6 +1,6 @@
 """Keep operators that are planned in float from being fused into integer operators.
 
-ONNX Runtime fuses ``DequantizeLinear -> op -> QuantizeLinear`` into an integer operator, and a MatMul behind two
+ONNX Runtime fuses ``DequantizeLinear -> op -> QuantizeLinear`` into an integer operator, and a MatMul after two
 DequantizeLinear even without the QuantizeLinear. Two Casts in between, to float64 and back, prevent this; they change
 no value, and ONNX Runtime removes them after that fusion (onnxruntime 1.31.1, optimized graphs).
 """

@@ -134,7 +134,7 @@ class _OptimizedGraph:
 
 
 def _quantized_output(value: ir.Value) -> ir.Value:
-    """The output of the QuantizeLinear after a float value, also behind data-movement operators; else the value."""
+    """The output of the QuantizeLinear after a float value, also after data-movement operators; else the value."""
     for node, index in value.uses():
         if node.op_type == "QuantizeLinear":
             return node.outputs[0]
@@ -157,7 +157,7 @@ def _read(stored: QuantizedValue, value: ir.Value | None) -> TensorReadBack:
 
 
 def _qparams(value: ir.Value) -> Iterator[_OperatorQParams]:
-    """The qparams that the producer and the consumers of a value have for it, also behind data-movement operators."""
+    """The qparams that the producer and the consumers of a value have for it, also after data-movement operators."""
     yield from _consumer_qparams(value)
     producer = value.producer()
     if producer is None:

@@ -16,10 +16,10 @@ from dovetail.rules.rule import rule
 from dovetail.storage import Plan, Storage
 
 _FLOAT8 = DType.F8E4M3
-# What the default optimizations replace by an integer kernel, which does not have float8. A QuantizeLinear behind these
-# is moved in front of them, and a DequantizeLinear in front of them behind:
+# What the default optimizations replace by an integer kernel, which does not have float8. A QuantizeLinear after these
+# is moved before them, and a DequantizeLinear before them after:
 _MOVED_PAST = frozenset(("MaxPool", "Slice", "Squeeze", "Unsqueeze"))
-# Behind a DequantizeLinear:
+# After a DequantizeLinear:
 _BEHIND = frozenset(("ArgMax", "MatMul"))
 # Between a DequantizeLinear and a QuantizeLinear. Of these, the second ones only if every operand is in float8.
 _BETWEEN = frozenset(
@@ -37,16 +37,16 @@ def float8_with_default_optimizations(subject: CheckInput) -> Iterator[Finding]:
     In QDQ models with float8e4m3fn: operators that the optimizations replace by integer kernels, and a Clip or Relu in
     front of a QuantizeLinear. One finding for what does not load, and one for each Relu that is removed. The operators:
 
-    - with Q/DQ pairs in front and behind: Conv, Gemm, Add, Mul, Concat, Where, AveragePool, GlobalAveragePool,
+    - with Q/DQ pairs before and after: Conv, Gemm, Add, Mul, Concat, Where, AveragePool, GlobalAveragePool,
       LeakyRelu, Sigmoid, Softmax, ReduceMax, ReduceMin, DepthToSpace, Expand, Flatten, Gather, GatherElements, Resize
       with mode nearest, Split and Tile. Add, Mul, Concat and Where load with an operand that is not in float8, Conv and
       Gemm with a bias in float8, or with an int32 bias beside a float weight.
-    - with Q/DQ pairs in front alone: MatMul and Gemm by a quantized operand, ArgMax.
-    - with Q/DQ pairs in front or behind: MaxPool, Slice, Squeeze and Unsqueeze.
+    - with Q/DQ pairs before it alone: MatMul and Gemm by a quantized operand, ArgMax.
+    - with Q/DQ pairs before or after: MaxPool, Slice, Squeeze and Unsqueeze.
 
     ## Why it matters
     There are no such kernels for float8, so the session is not created ("Type 'tensor(float8e4m3fn)' of input parameter
-    ... is invalid"). A Relu in front of a QuantizeLinear is silently removed: with integers, saturation does the same;
+    ... is invalid"). A Relu before a QuantizeLinear is silently removed: with integers, saturation does the same;
     with float8 the negative values remain.
 
     ## How to fix it
@@ -73,7 +73,7 @@ def float8_with_default_optimizations(subject: CheckInput) -> Iterator[Finding]:
         )
     for node in subject.model.graph:
         if is_op(node, "Relu") and _is_float8(node.outputs[0], plan):
-            yield _finding(node, f"{say(node)} is in front of a QuantizeLinear to float8: ONNX Runtime removes it")
+            yield _finding(node, f"{say(node)} is before a QuantizeLinear to float8: ONNX Runtime removes it")
 
 
 def _is_not_loaded(operation: Operation, plan: Plan) -> bool:
@@ -113,7 +113,7 @@ def _storage_at(operation: Operation, slot: int) -> Storage | None:
 def _output(operation: Operation, plan: Plan) -> tuple[bool, bool]:
     """Whether it is quantized to float8, and whether a Relu that is not reads it in float.
 
-    The QuantizeLinear may be behind a Relu, which is removed. With a Relu in float a MatMul and a Gemm are fused.
+    The QuantizeLinear may be after a Relu, which is removed. With a Relu in float a MatMul and a Gemm are fused.
     """
     last = next(node for node in reversed(operation.unit.nodes) if not is_op(node, "Relu") or node is operation.node)
     if any(_is_float8(value, plan) for value in last.outputs):

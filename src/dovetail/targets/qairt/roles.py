@@ -16,7 +16,7 @@ from dovetail.plan.blocks import WEIGHT
 
 BIAS = 2
 BIAS_ADD = "Add"
-# Operators after which AIMET's configuration for HTP quantizes only once, behind the activation.
+# Operators after which AIMET's configuration for HTP quantizes only once, after the activation.
 _BEFORE_ACTIVATION = ("Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm")
 _ACTIVATIONS = ("Clip", "LeakyRelu", "PRelu", "Relu")
 # Inputs that the converter makes parameters of the operator: they are no tensors on the device.
@@ -125,7 +125,7 @@ def _inside_layer_norm(model: ir.Model) -> frozenset[str]:
 
 
 def conv_addends(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """Constants that a Mul or Add behind a Conv reads, as a BatchNorm that was not folded has them."""
+    """Constants that a Mul or Add after a Conv reads, as a BatchNorm that was not folded has them."""
     for node in model.graph:
         if node.op_type not in ("Add", "Mul"):
             continue
@@ -136,7 +136,7 @@ def conv_addends(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
 
 
 def _behind_conv(value: ir.Value) -> bool:
-    """Whether a tensor is the output of a Conv, or of a Mul or Add with a constant behind one."""
+    """Whether a tensor is the output of a Conv, or of a Mul or Add with a constant after one."""
     producer = value.producer()
     while producer is not None and producer.op_type in ("Add", "Mul"):
         data = [v for v in producer.inputs if v is not None and constant_of(v) is None]

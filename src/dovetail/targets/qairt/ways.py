@@ -52,7 +52,7 @@ _EXPLICIT_CALL = ConverterCall(input_list=True, float_bits=16, bias_bits=32)
 _ABOUT = {
     WayName.FALLBACK: "every integer tensor has an entry, float tensors have none and fall back to float16: "
     "--float_fallback --float_bitwidth 16, no --input_list",
-    WayName.EXPLICIT: "float tensors have entries of dtype float, no constant is left behind a Conv; --input_list",
+    WayName.EXPLICIT: "float tensors have entries of dtype float, no constant is left after a Conv; --input_list",
     WayName.SPLIT: "the graph is cut where the precision changes: every part is wholly integer or wholly float, and is "
     "converted alone",
     WayName.QDQ: "the QDQ model is compiled by ONNX Runtime's QNN provider, built on your QAIRT, without converter",
@@ -222,7 +222,7 @@ def _explicit(model: ir.Model, export: Exported, facts: QairtFacts, count: int) 
             constants = "the constants that the failure of this SDK names are folded away"
         why = f"{constants}; whether others trip it is not known"
         return max(Answer.UNKNOWN, _worst(rows[1:]) if rows[1:] else Answer.UNKNOWN, key=_ORDER.index), why, rows
-    why = f"constants without an entry behind a Conv are left: {', '.join(sorted(left))}" if left else row.text
+    why = f"constants without an entry after a Conv are left: {', '.join(sorted(left))}" if left else row.text
     return _worst(rows), why, rows
 
 

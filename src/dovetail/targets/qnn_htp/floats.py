@@ -114,7 +114,7 @@ class FloatReader:
     def _dequantized_for(self, edge: Edge | None, producer: ir.Node | None) -> QnnTensor | None:
         """What the operator of an edge reads, if that is the quantized tensor, dequantized.
 
-        Where ONNX Runtime moves a DequantizeLinear behind a Transpose, the dump has neither its name nor its output's.
+        Where ONNX Runtime moves a DequantizeLinear after a Transpose, the dump has neither its name nor its output's.
         """
         if edge is None or producer is None or not is_dequantize(producer) or (source := producer.inputs[0]) is None:
             return None

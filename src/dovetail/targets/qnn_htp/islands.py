@@ -15,7 +15,7 @@ from dovetail.model.edit import constant_of, insert, is_float, is_op, shape_of, 
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.storage import Plan
 
-# Linear layers, and the activations behind them, that ONNX Runtime's WeightBiasQuantization takes for one quantized
+# Linear layers, and the activations after them, that ONNX Runtime's WeightBiasQuantization takes for one quantized
 # operator (onnxruntime 1.31.1).
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 _FUSED = ("Clip", "Relu")
@@ -76,7 +76,7 @@ def _producer(value: ir.Value | None) -> ir.Node | None:
 def lone_islands(emitted: ir.Model, plan: Plan) -> Iterator[ir.Node]:
     """Yield operators planned in float whose inputs all come from Dequantize and whose outputs all go to Quantize.
 
-    Also the activation behind such a linear layer: ONNX Runtime then quantizes the layer's weights itself.
+    Also the activation after such a linear layer: ONNX Runtime then quantizes the layer's weights itself.
     """
     for node in list(emitted.graph):
         outputs = [v for v in node.outputs if is_float(v)]

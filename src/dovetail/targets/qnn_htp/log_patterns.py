@@ -106,7 +106,7 @@ REJECTIONS: tuple[LogPattern, ...] = (
 
 # What to do about an operator that has no integer kernel, whose constants the compiler then rejects.
 NO_KERNEL_FIX = (
-    "quantize all inputs and the output of this operator to one bit width, the output directly behind it, or keep the "
+    "quantize all inputs and the output of this operator to one bit width, the output directly after it, or keep the "
     "operator in float (--keep NAME=fp16)"
 )
 

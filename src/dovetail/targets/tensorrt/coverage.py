@@ -114,7 +114,7 @@ def why_broken(attention: Attention, plain: UnquantizedModel, layer: Layer | Non
     path = [node for node in attention.path if node.inputs[0] is not None and node is not attention.guard]
     quantized = [node for node in path[: path.index(attention.softmax) + 1] if _is_quantized(node, plain)]
     if quantized:
-        return f"there is a Q/DQ pair on the scores, in front of {quantized[0].op_type} {quantized[0].name!r}"
+        return f"there is a Q/DQ pair on the scores, before {quantized[0].op_type} {quantized[0].name!r}"
     if missing and len(missing) < len(types):
         return f"there is no Q/DQ pair on its {' and its '.join(missing)}"
     if len(dtypes) > 1:
@@ -138,7 +138,7 @@ def why_broken(attention: Attention, plain: UnquantizedModel, layer: Layer | Non
 
 
 def _output_is_quantized(value: ir.Value, plain: UnquantizedModel) -> bool:
-    """Whether all consumers of a value, also behind data-movement operators and Casts, read it quantized."""
+    """Whether all consumers of a value, also after data-movement operators and Casts, read it quantized."""
     return all(
         Edge(user.name or "", index) in plain.edges
         or (is_op(user, *DATA_MOVEMENT_OPS, "Cast") and _output_is_quantized(user.outputs[0], plain))

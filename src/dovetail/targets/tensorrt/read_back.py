@@ -103,7 +103,7 @@ def _float_layers(node: ir.Node, layers: tuple[Layer, ...]) -> tuple[Outcome, st
 
 
 def _layers_after(node: ir.Node, layers: tuple[Layer, ...]) -> list[Layer]:
-    """The layers of the consumers of a node, also behind operators that only move data."""
+    """The layers of the consumers of a node, also after operators that only move data."""
     found: list[Layer] = []
     for consumer in (user for output in node.outputs for user, _ in output.uses()):
         of_consumer = [layer for layer in layers if (consumer.name or "") in layer.nodes]

@@ -154,7 +154,7 @@ def _is_masked_with_one_head(attention: Attention) -> bool:
 
 
 def _feeds_matrix_ops(value: ir.Value) -> bool:
-    """Whether all consumers of a value, also behind data-movement operators, are MatMul, Gemm or Conv."""
+    """Whether all consumers of a value, also after data-movement operators, are MatMul, Gemm or Conv."""
     users = [user for user, _ in value.uses()]
     return (
         bool(users)
@@ -201,7 +201,7 @@ def _fuses(dtype: DType) -> Callable[[ir.Node], str]:
 
 
 def attention_of(node: ir.Node) -> Attention | None:
-    """The attention block that a MatMul belongs to, either in front of its Softmax or behind it."""
+    """The attention block that a MatMul belongs to, either before its Softmax or after it."""
     after = _softmaxes_after(node.outputs[0], _MOST_NODES_BETWEEN)
     before = _softmaxes_before(node.inputs[0], _MOST_NODES_BETWEEN)
     for softmax in (*after, *before):
@@ -227,5 +227,5 @@ def _softmaxes_before(value: ir.Value | None, distance: int) -> list[ir.Node]:
         return []
     if is_op(node, "Softmax"):
         return [node]
-    # Behind a Softmax the data is input 0, or the last input of the Where that replaces NaN.
+    # After a Softmax the data is input 0, or the last input of the Where that replaces NaN.
     return _softmaxes_before(node.inputs[2 if is_op(node, "Where") else 0], distance - 1) if node.inputs else []

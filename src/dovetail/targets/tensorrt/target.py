@@ -36,7 +36,7 @@ from dovetail.targets.tensorrt.rules.retired import RETIRED
 from dovetail.targets.tensorrt.table import FP8, W8A8, table
 from dovetail.trials.knobs.mixed import mixed
 
-# Rewrites of quantized models, so that every Q/DQ pair is directly in front of its MatMul, Gemm or Conv. TensorRT-RTX
+# Rewrites of quantized models, so that every Q/DQ pair is directly before its MatMul, Gemm or Conv. TensorRT-RTX
 # fuses without them too; according to NVIDIA TensorRT (the standard SDK) does not (sources: docs/tensorrt.md).
 _QDQ_REWRITES = (fold_casts, scale_before_quantize, transpose_before_quantize, transpose_stored_weights)
 _NO_RUN = "an engine runs only on its GPU, which is not available here: run the files in device/ on it"

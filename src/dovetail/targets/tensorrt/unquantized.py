@@ -52,7 +52,7 @@ def unquantized(emitted: ir.Model) -> UnquantizedModel:
 
 
 def _consumers(value: ir.Value) -> list[Edge]:
-    """The edges that read a value, also behind data movement, Cast and scalar Mul (the builder fuses them)."""
+    """The edges that read a value, also after data movement, Cast and scalar Mul (the builder fuses them)."""
     edges: list[Edge] = []
     for node, index in value.uses():
         edges.append(Edge(node.name or "", index))

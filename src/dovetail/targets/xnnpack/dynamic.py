@@ -54,7 +54,7 @@ _BODY = f"""
 
 
 def insert_dynamic(emitted: ir.Model) -> None:
-    """Put the function in front of every linear layer whose weight is quantized and whose input is float."""
+    """Put the function before every linear layer whose weight is quantized and whose input is float."""
     graph = emitted.graph
     for node in [node for node in graph if _is_dynamic(node)]:
         source = node.inputs[0]
@@ -83,7 +83,7 @@ def _is_dynamic(node: ir.Node) -> bool:
 
 
 def _output_is_quantized(node: ir.Node) -> bool:
-    """Whether the only consumer of a layer, or of the Relu behind it, is a QuantizeLinear."""
+    """Whether the only consumer of a layer, or of the Relu after it, is a QuantizeLinear."""
     consumer = sole_consumer(node.outputs[0])
     if consumer is not None and is_op(consumer, "Relu"):
         consumer = sole_consumer(consumer.outputs[0])

@@ -98,7 +98,7 @@ class _Program:
         return Outcome.NOT_FOUND, "no operator of the program computes it"
 
     def _compare_output(self, stored: QuantizedValue, quantize: ir.Node) -> TensorReadBack:
-        """Compare a tensor with the output of the operator that writes it, or of the Convert behind that operator."""
+        """Compare a tensor with the output of the operator that writes it, or of the Convert after that operator."""
         source = quantize.inputs[0]
         producer = None if source is None else source.producer()
         if producer is not None and not is_dequantize(producer):
@@ -125,7 +125,7 @@ class _Program:
         return stored.as_read(Outcome.NOT_FOUND, "no operator of the program reads or writes it")
 
     def _computing(self, node: ir.Node | None) -> list[Operator]:
-        """The operators made for a node, without the conversions in front of and behind it."""
+        """The operators made for a node, without the conversions before and after it."""
         name = "" if node is None else node.name or ""
         return [operator for operator in self._operators.get(name, []) if name and operator["kind"] != _CONVERT]
 

@@ -119,7 +119,7 @@ def _one_group(node: ir.Node) -> str:
     if attribute(node, "group", 1) != 1 or shape is None or math.prod(shape) == 0:
         return "XNNPACK does not support grouped transposed convolutions with per-channel scales"
     if _pads_the_end_more(node):
-        return "more padding at the end of an axis cuts its output off, without int8 in front of the cut"
+        return "more padding at the end of an axis cuts its output off, without int8 before the cut"
     return ""
 
 

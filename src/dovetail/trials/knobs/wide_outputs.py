@@ -49,7 +49,7 @@ CRITERION = (
     f"{_MOST_LOST_DB:g} dB"
 )
 # Not Sigmoid or Softmax: their outputs are between 0 and 1, where 8 bits are enough. YOLOv8n in w8a8 by the vendor's
-# estimate (soc 52): 452 us; 583 with the arithmetic in 16 bits; 851 with all operators behind the last layers.
+# estimate (soc 52): 452 us; 583 with the arithmetic in 16 bits; 851 with all operators after the last layers.
 _ARITHMETIC = ("Add", "Div", "Exp", "Mul", "Pow", "Sub")
 
 
@@ -184,7 +184,7 @@ def _decision(
     falls_db = {name: ratio_db(error, wide.quartiles[name]) for name, error in narrow.quartiles.items()}
     part = max(falls_db, key=falls_db.__getitem__, default="")
     is_better = gain_db > GAIN_DB or (falls_db.get(part, 0.0) > GAIN_DB and gain_db >= -_MOST_LOST_DB)
-    reason = f"{labels[1]} behind the last layers gains the worst part of the output {gain_db:.1f} dB"
+    reason = f"{labels[1]} after the last layers gains the worst part of the output {gain_db:.1f} dB"
     if part:
         errors = narrow.quartiles[part], wide.quartiles[part]
         reason += f"; the first quartile of the errors of {part!r} is {errors[1]:.3g} instead of {errors[0]:.3g}"

@@ -44,7 +44,7 @@ class _Pool:
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """The error powers of one element: by tensor behind the segment ``last``, and by output that comes before that."""
+    """The error powers of one element: by tensor after the segment ``last``, and by output that comes before that."""
 
     last: int
     tensors: Mapping[str, float]

@@ -231,11 +231,11 @@ def _wide_weight_problem(operation: Operation, weight: QParams, chip: Chip) -> t
 
 @rule("Q113")
 def prelu_with_16_bit_slopes(subject: CheckInput) -> Iterator[Finding]:
-    """A 16-bit PRelu has several slopes and is not behind a Conv, or has slopes that vary within a channel.
+    """A 16-bit PRelu has several slopes and is not after a Conv, or has slopes that vary within a channel.
 
     ## What it finds
     In QDQ models: PRelu with uint16 activations and a uint16 slope of more than one element, whose input is not the
-    output of a Conv or ConvTranspose; or behind one of these, with slopes that are not one per channel, if its input
+    output of a Conv or ConvTranspose; or after one of these, with slopes that are not one per channel, if its input
     and output have the same scale.
 
     ## Why it matters
@@ -245,14 +245,14 @@ def prelu_with_16_bit_slopes(subject: CheckInput) -> Iterator[Finding]:
 
     ## How to fix it
     Leave the PRelu in float, without Q/DQ pairs on its slope; `dovetail fit` and `dovetail repair` do this. Or use
-    8-bit activations, one slope, or one slope per channel behind a convolution.
+    8-bit activations, one slope, or one slope per channel after a convolution.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43 and 69, 2 to 64 slopes: on a graph input and behind a Neg
-      rejected (`QNN_COMMON_ERROR_MEM_ALLOC`); behind an Add rejected, or with 24 and 33 slopes -6 dB against the
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43 and 69, 2 to 64 slopes: on a graph input and after a Neg
+      rejected (`QNN_COMMON_ERROR_MEM_ALLOC`); after an Add rejected, or with 24 and 33 slopes -6 dB against the
       simulation. With one slope, constant or not, 75 dB and more; in uint8 42 dB or more.
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, 2 to 64 channels, kernels of 1 to 4: one slope per channel
-      behind a Conv or ConvTranspose 57 dB or more, and 46 to 50 behind one in float. Slopes of [C, H, W], [1, H, W] and
+      after a Conv or ConvTranspose 57 dB or more, and 46 to 50 after one in float. Slopes of [C, H, W], [1, H, W] and
       [W] there: -6 to -3 dB with the scale of the input, whatever the zero points; 62 to 77 dB with a scale that
       differs by 0.03 % or more.
     """

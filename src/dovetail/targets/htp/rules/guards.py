@@ -33,7 +33,7 @@ def nan_test_of_quantized_tensor(subject: CheckInput) -> Iterator[Finding]:
     masked completely.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graph: the tensor is dequantized in front of IsNan.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graph: the tensor is dequantized before IsNan.
       SoC 52, vendor's estimates of an attention block in w8a16 (`python -m bench.htp_patterns`): 67 us without the
       guard and 283 us with it (3 heads, 197 tokens), 499 and 3395 us (24 heads, 257 tokens). A mask of zeros costs
       nothing. A whole ViT-tiny block, quantized with onnxruntime's QNN helpers (`python examples/vit_on_htp.py`): 329

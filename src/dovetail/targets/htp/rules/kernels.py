@@ -185,7 +185,7 @@ def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models: Cast, GatherND, LpPool, Mean, ReduceL2, RoiAlign, RotaryEmbedding, ScatterND, Selu, Sum, Tan,
-    ThresholdedRelu and TopK between DequantizeLinear and QuantizeLinear; and operators without a float output behind
+    ThresholdedRelu and TopK between DequantizeLinear and QuantizeLinear; and operators without a float output after
     DequantizeLinear: a Cast to integers, a TopK of which only the indices are used (IsNaN: Q406).
 
     ## Why it matters

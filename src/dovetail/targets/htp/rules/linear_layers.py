@@ -110,7 +110,7 @@ def bias_in_separate_add(subject: CheckInput) -> Iterator[Finding]:
         yield Finding(
             "Q407",
             at_node(layers[0].node),
-            f"{say(layers[0].node)}{_and_more(len(layers))} has a Q/DQ pair in front of the Add of its bias, which is "
+            f"{say(layers[0].node)}{_and_more(len(layers))} has a Q/DQ pair before the Add of its bias, which is "
             "then an operator of its own",
             Severity.NOTE,
             {"layers": float(len(layers))},
@@ -125,7 +125,7 @@ def attention_scaled_on_query_and_key(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models: MatMul of two activations, each of which is the output of a Mul by a constant with one element, also
-    behind operators that only move data. Exporters write attention in this way: Q and K are multiplied by the square
+    after operators that only move data. Exporters write attention in this way: Q and K are multiplied by the square
     root of the scale each. One finding per model, at the first such MatMul, with their number.
 
     ## Why it matters
@@ -139,7 +139,7 @@ def attention_scaled_on_query_and_key(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 52, vendor's estimates in w8a16 (`python -m
       bench.htp_patterns`): attention of 3 heads and 197 tokens 67 us, with both Muls 76 us; 24 heads and 257 tokens 499
-      and 548 us. Behind linear layers and a Transpose: 3 heads and 197 tokens 67, 6 and 257 170, 12 and 577 1496 us;
+      and 548 us. After linear layers and a Transpose: 3 heads and 197 tokens 67, 6 and 257 170, 12 and 577 1496 us;
       with both Muls 82, 194 and 2110 us; with one on Q 78, 177 and 1801 us; with one on the scores 67, 170 and 1496 us.
     """
     found = [operation for operation in operations(subject) if operation.in_integers and _is_scaled_twice(operation)]
@@ -150,7 +150,7 @@ def attention_scaled_on_query_and_key(subject: CheckInput) -> Iterator[Finding]:
             f"{say(found[0].node)}{_and_more(len(found))} reads two operands, each of which is multiplied by a number",
             Severity.NOTE,
             {"operators": float(len(found))},
-            "multiply the output of the MatMul instead, or the weights of the layers in front of it",
+            "multiply the output of the MatMul instead, or the weights of the layers before it",
         )
 
 
@@ -162,7 +162,7 @@ def _is_scaled_twice(operation: Operation) -> bool:
 
 
 def _is_multiplied(value: ir.Value) -> bool:
-    """Whether a tensor is the output of a Mul by a constant with one element, perhaps behind data movement."""
+    """Whether a tensor is the output of a Mul by a constant with one element, perhaps after data movement."""
     producer = value.producer()
     while producer is not None and op_key(producer) in DATA_MOVEMENT_OPS and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer()

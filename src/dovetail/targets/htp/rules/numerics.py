@@ -172,7 +172,7 @@ def concat_of_different_8_bit_scales(subject: CheckInput) -> Iterator[Finding]:
     moves data, if this input has another scale or zero point than the output.
 
     ## Why it matters
-    HTP's Concat converts its inputs to the scale of its output. Behind LayerNormalization, Slice and Reshape it
+    HTP's Concat converts its inputs to the scale of its output. After LayerNormalization, Slice and Reshape it
     silently copies the integers unchanged. Which other patterns are concerned is not known; the simulation does not
     show it.
 
@@ -182,7 +182,7 @@ def concat_of_different_8_bit_scales(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: the features of two layers of a windowed
-      backbone, without their class tokens, joined: 5 dB, in 16 bits 77 dB. A Slice behind a Neg is converted correctly
+      backbone, without their class tokens, joined: 5 dB, in 16 bits 77 dB. A Slice after a Neg is converted correctly
       in 8 bits (43 dB).
     """
     for operation in operations(subject):

@@ -89,7 +89,7 @@ def qdq_pair_removed_by_compiler(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models: Q/DQ pairs whose producer is a float operator or a graph input and whose consumers are float
-    operators, also behind Reshape, Transpose and other operators that only move data; a Q/DQ pair directly between a
+    operators, also after Reshape, Transpose and other operators that only move data; a Q/DQ pair directly between a
     graph input and a graph output; and a second Q/DQ pair of the same dtype directly after a first one that has no
     other consumer.
 
@@ -230,7 +230,7 @@ def float_where_in_integers(subject: CheckInput) -> Iterator[Finding]:
     be a float operator is none, and the scale of its output is that of the Q/DQ pair.
 
     ## How to fix it
-    Nothing, if integers are welcome; a Q/DQ pair directly behind the Where, and one on its scalar, say the same
+    Nothing, if integers are welcome; a Q/DQ pair directly after the Where, and one on its scalar, say the same
     explicitly. If the Where must be in float, put an operator that computes between it and the Q/DQ pair.
 
     ## Seen on
@@ -254,7 +254,7 @@ def float_where_in_integers(subject: CheckInput) -> Iterator[Finding]:
 
 
 def _moved_to_where(operation: Operation, by_input: Mapping[str, list[Operation]]) -> list[Operation]:
-    """A Where and the operators behind it through which onnxruntime moves a Q; empty if it moves none."""
+    """A Where and the operators after it through which onnxruntime moves a Q; empty if it moves none."""
     if operation.op != "Where" or not _selects_scalar(operation):
         return []
     chain = [operation]

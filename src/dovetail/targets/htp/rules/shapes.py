@@ -70,7 +70,7 @@ def unsupported_einsum_equation(subject: CheckInput) -> Iterator[Finding]:
     """An Einsum has an equation that HTP does not support.
 
     ## What it finds
-    Einsum with any equation except the supported ones: `ik,kj->ij` and `ik,jk->ij`, also with equal letters in front of
+    Einsum with any equation except the supported ones: `ik,kj->ij` and `ik,jk->ij`, also with equal letters before
     all three terms, as in `bhik,bhkj->bhij`; `bchq,bkhc->bkhq` and `bhwc,hkc->bhwk`, which become a MatMul as well; and
     `bhwc,wkc->bhwk` in float only. The letters do not matter; an ellipsis is rejected in every equation. A float model
     is checked after the rewrites of `dovetail fit`, which replace most equations with other operators.
@@ -253,14 +253,14 @@ def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
     Softplus, Elu, Ceil, Floor, Round, Sign, Atan, ArgMax, ArgMin, LpNormalization, ReduceL2 and ScatterElements of rank
     5; CumSum of rank 5 in float and in 16 bits; Gelu of rank 5 between Q/DQ pairs; ReduceMin of rank 5 over several
     axes, between Q/DQ pairs only if one of them is the first; and MatMul of rank 5 by a constant without a bias (an Add
-    behind it makes it a linear layer, which compiles). LayerNormalization has rule Q603.
+    after it makes it a linear layer, which compiles). LayerNormalization has rule Q603.
 
     ## Why it matters
     HTP supports most operators up to rank 5, but these only up to rank 4. The node runs on the CPU, or the model does
     not load.
 
     ## How to fix it
-    Merge dimensions with a Reshape before the operator, and split them again behind it. `dovetail fit` does this for
+    Merge dimensions with a Reshape before the operator, and split them again after it. `dovetail fit` does this for
     operators that compute every element alone.
 
     ## Seen on
@@ -285,7 +285,7 @@ def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
                 f"{say(node)} has {rank} dimensions, HTP supports at most {_HIGHEST} for it",
                 Severity.ERROR,
                 {"rank": float(rank)},
-                "merge dimensions with a Reshape before it, and split them again behind it",
+                "merge dimensions with a Reshape before it, and split them again after it",
             )
 
 

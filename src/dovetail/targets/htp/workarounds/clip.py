@@ -18,7 +18,7 @@ from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
 from dovetail.targets.htp.workarounds.workaround import Workaround
 
-# HTP fuses a Clip with these; behind Neg and AveragePool it is computed on its own.
+# HTP fuses a Clip with these; after Neg and AveragePool it is computed on its own.
 _FUSED_WITH = ("Add", "Conv", "ConvTranspose", "Gemm", "Mul")
 # On HTP these pass the quantization of their input through, and the others join it with that of another tensor.
 _PASSING, _JOINING = (*DATA_MOVEMENT_OPS, "Pad", "Resize"), ("Concat", "ScatterElements")
@@ -69,7 +69,7 @@ def clip_with_wider_output_range(subject: CheckInput) -> Iterator[Finding]:
     """HTP leaves out a Clip whose output's scale and zero point represent values beyond its bounds.
 
     ## What it finds
-    In QDQ models: a Clip behind Conv, ConvTranspose, Gemm, Add or Mul whose output has a scale and zero point with
+    In QDQ models: a Clip after Conv, ConvTranspose, Gemm, Add or Mul whose output has a scale and zero point with
     which values above its maximum or below its minimum can be represented; in 8 bits only if the zero point is the
     lowest integer. This is so where the output is concatenated with a tensor of a wider range.
 
@@ -85,7 +85,7 @@ def clip_with_wider_output_range(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: Clip(x, 0, 1) concatenated with values up to 10
       agrees with the simulation to 2 to 23 dB in 16 bits, and in 8 bits if no value is negative (else to 42 dB); as
-      Relu and Min to 85 dB and more in 16 bits. Behind Neg and AveragePool it is right as it is. With a Resize before
+      Relu and Min to 85 dB and more in 16 bits. After Neg and AveragePool it is right as it is. With a Resize before
       the Concat, in two sweep graphs: -2 and 13 dB against float where the simulation has 44 and 40.
     """
     plan = subject.plan

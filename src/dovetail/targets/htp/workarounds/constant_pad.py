@@ -39,7 +39,7 @@ def asymmetric_constant_pad(subject: CheckInput) -> Iterator[Finding]:
     Which Pads are wrong depends on their sizes and neighbors; a symmetric Pad was always right.
 
     ## How to fix it
-    Move the padding into the convolution or pooling operator behind the Pad. `dovetail fit` and `dovetail repair` do
+    Move the padding into the convolution or pooling operator after the Pad. `dovetail fit` and `dovetail repair` do
     this if the result is the same, and otherwise write a Pad around an image as a convolution with an identity weight;
     a value other than zero is subtracted before it and is its bias. For another rank than 4, zeros at the ends of the
     last axis are added by a MatMul with an identity matrix, other Pads stay as they are. A Concat with constants, a
@@ -49,7 +49,7 @@ def asymmetric_constant_pad(subject: CheckInput) -> Iterator[Finding]:
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), emulated, v68 to v81, uint8, uint16 and float16: of 416 random Pads
       14 were wrong, all of them asymmetric. Of all pads of 0 or 1 elements at both ends of three axes, those were wrong
       that pad the last axis and another one at the end, but the last one not at the start. Four rows before an image of
-      22 channels, 20 x 28, behind a convolution, on v81: -3.5 dB; one row: right. The exact condition is not known. A
+      22 channels, 20 x 28, after a convolution, on v81: -3.5 dB; one row: right. The exact condition is not known. A
       Pad of 16 channels, 14 x 21, with one row and column of 0.5 at the end, in float16 on v73: 31 dB. Of 60 Pads of
       rank 2, 3 and 5, four of rank 3 were wrong, -2 to 13 dB, uint8 and float16; those pad the last axis only at its
       end. One of them, [1, 5, 4] with one row at each end and two columns at the end, on every version from v68 to v81:
@@ -65,7 +65,7 @@ def asymmetric_constant_pad(subject: CheckInput) -> Iterator[Finding]:
                 at_node(node),
                 f"{say(node)} pads an axis differently at its two ends, which HTP computes wrongly for some sizes",
                 Severity.WARNING,
-                fix="move the padding into the convolution behind it, or into one with an identity weight, as "
+                fix="move the padding into the convolution after it, or into one with an identity weight, as "
                 "`dovetail fit` and `dovetail repair` do",
             )
 

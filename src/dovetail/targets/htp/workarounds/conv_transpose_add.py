@@ -20,7 +20,7 @@ _CHANNEL = -3
 
 
 def is_miscompiled(node: ir.Node) -> bool:
-    """Whether an Add has a constant per channel and the output of a ConvTranspose, or of a Relu or Clip behind one."""
+    """Whether an Add has a constant per channel and the output of a ConvTranspose, or of a Relu or Clip after one."""
     index = constant_term(node) if is_op(node, "Add") else None
     constant = None if index is None else constant_of(node.inputs[index])
     if index is None or constant is None or constant.ndim < -_CHANNEL or constant.shape[_CHANNEL] == 1:
@@ -37,15 +37,15 @@ def _producer(value: ir.Value | None) -> ir.Node | None:
 
 @rule("Q559")
 def constant_added_to_conv_transpose(subject: CheckInput) -> Iterator[Finding]:
-    """HTP computes the addition of a constant per channel behind a ConvTranspose wrongly.
+    """HTP computes the addition of a constant per channel after a ConvTranspose wrongly.
 
     ## What it finds
-    Add of a constant with one value per channel to the output of a ConvTranspose, or of a Relu or Clip behind one. QDQ
+    Add of a constant with one value per channel to the output of a ConvTranspose, or of a Relu or Clip after one. QDQ
     and float models; a float model is checked after the rewrites of `dovetail fit`, which add the constant to the bias
     of the ConvTranspose if nothing else reads its output.
 
     ## Why it matters
-    It is a batch normalization behind the ConvTranspose, or a mean that is subtracted. The model compiles, but every
+    It is a batch normalization after the ConvTranspose, or a mean that is subtracted. The model compiles, but every
     channel is off by another amount, with 8 and 16 bits.
 
     ## How to fix it
@@ -55,10 +55,10 @@ def constant_added_to_conv_transpose(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: 1 x 1 and 3 x 3 with a stride of 2, 6 channels,
       9 x 10, with and without bias: 5 to 20 dB against the simulation, in 8 and 16 bits; with Sub 39 to 45 dB in 8 bits
-      and 82 dB in 16 bits. Right in float16, with one number for all channels, with a tensor, behind a Sigmoid,
-      HardSwish, Mul or Reshape, and behind a Conv.
+      and 82 dB in 16 bits. Right in float16, with one number for all channels, with a tensor, after a Sigmoid,
+      HardSwish, Mul or Reshape, and after a Conv.
     - qnn-htp: the same version, v68, v69, v73, v75, v79 and v81: 1 x 1, 6 channels, 9 x 10, 9 dB in 16 bits and 4 dB in
-      8 bits behind a Relu; with Sub 60 dB and more, and 40 dB.
+      8 bits after a Relu; with Sub 60 dB and more, and 40 dB.
     """
     for node in subject.model.graph.all_nodes():
         if is_miscompiled(node):

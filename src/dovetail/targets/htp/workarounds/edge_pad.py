@@ -44,8 +44,8 @@ def edge_pad_in_float16(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), emulated, v69, v73, v75, v79 and v81: 9 x 26 and 8 x 8, 4 and 11
-      channels, batches of 1, 2 and 4, one row and column at the end, behind a graph input or Neg: -86 to -79 dB against
-      float; 20 x 20 in a batch of 1 behind Neg is right. As Slice and Concat 73 dB and more everywhere. Between Q/DQ
+      channels, batches of 1, 2 and 4, one row and column at the end, after a graph input or Neg: -86 to -79 dB against
+      float; 20 x 20 in a batch of 1 after Neg is right. As Slice and Concat 73 dB and more everywhere. Between Q/DQ
       pairs, in 8 and 16 bits, nine sizes and three paddings are right; modes `reflect` and `constant` are right in
       float16. SoC 52, estimates of four times Pad, Conv of 3 x 3 and Relu, 32 x 64 x 64 in w8a8: 169 us with the Pads,
       254 us with Slices and Concats; in float16 510 and 334 us.

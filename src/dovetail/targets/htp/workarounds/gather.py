@@ -48,7 +48,7 @@ def gather_of_repeated_rows(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: every row twice, 16 rows of 4, 8 and 16 columns
-      in uint16, of 8 and 16 in uint8; 20 and 32 rows of 8 columns; 3 and 8 channels; behind Conv and Neg. Right are 8
+      in uint16, of 8 and 16 in uint8; 20 and 32 rows of 8 columns; 3 and 8 channels; after Conv and Neg. Right are 8
       rows, permuted, reversed and fewer rows, and the same along the other axes.
     """
     for node in subject.model.graph.all_nodes():

@@ -1,4 +1,4 @@
-"""A group normalization as exporters write it: wrong on HTP in some graphs, unless behind a Conv."""
+"""A group normalization as exporters write it: wrong on HTP in some graphs, unless after a Conv."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dovetail.targets.htp.workarounds.workaround import Workaround
 
 
 def may_be_miscompiled(node: ir.Node) -> bool:
-    """Whether HTP may compute this InstanceNormalization behind a Reshape wrongly.
+    """Whether HTP may compute this InstanceNormalization after a Reshape wrongly.
 
-    Which sizes are wrong is not known; behind a Conv, or a Conv and Relu, none was.
+    Which sizes are wrong is not known; after a Conv, or a Conv and Relu, none was.
     """
     reshape = reshape_before(node)
     if reshape is None:
@@ -39,7 +39,7 @@ def group_norm_as_instance_norm(subject: CheckInput) -> Iterator[Finding]:
     """HTP computes a group normalization that is written with InstanceNormalization wrongly in some graphs.
 
     ## What it finds
-    InstanceNormalization behind a Reshape, as exporters write a group normalization, unless the Reshape reads a Conv or
+    InstanceNormalization after a Reshape, as exporters write a group normalization, unless the Reshape reads a Conv or
     a Conv and Relu: quantized ones in QDQ models; in float models those that the rewrites of `dovetail fit` leave,
     because their scale or bias is not constant.
 
@@ -50,14 +50,14 @@ def group_norm_as_instance_norm(subject: CheckInput) -> Iterator[Finding]:
     ## How to fix it
     Write it as LayerNormalization over the elements of each group: Reshape to [batch, groups, elements],
     LayerNormalization with scale 1 and bias 0, Reshape back, Mul and Add. `dovetail fit` and `dovetail repair` do this.
-    Directly behind a Conv leave it as it is: it is right there, and estimated to be three times as fast.
+    Directly after a Conv leave it as it is: it is right there, and estimated to be three times as fast.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated, with Mul and Add behind it. Behind Conv and Add
-      20 of 34 sizes are wrong: [1, 48, 4, 6] 0 dB, [1, 48, 4, 8] 76 dB. Also behind Add and Relu ([1, 160, 7, 19]: 3
-      dB), LeakyRelu, Mul or Concat, behind SiLU ([1, 80, 3, 6]: 3 dB) and behind Mul ([1, 100, 3, 19]: 0 dB). In small
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated, with Mul and Add after it. After Conv and Add
+      20 of 34 sizes are wrong: [1, 48, 4, 6] 0 dB, [1, 48, 4, 8] 76 dB. Also after Add and Relu ([1, 160, 7, 19]: 3
+      dB), LeakyRelu, Mul or Concat, after SiLU ([1, 80, 3, 6]: 3 dB) and after Mul ([1, 100, 3, 19]: 0 dB). In small
       graphs only numbers of channels above 32 that are not powers of two were wrong, but in MobileViTv2 [1, 128, 4, 1]
-      behind Conv and Add is (0 dB). Right: 120 random sizes behind Conv, with or without Relu; 24 behind MatMul.
+      after Conv and Add is (0 dB). Right: 120 random sizes after Conv, with or without Relu; 24 after MatMul.
     - qnn-htp: vendor's estimate for SoC 52, [1, 64, 32, 32] in 32 groups between two Convs, 16 bits: 94 us, as
       LayerNormalization 232 us; in one group 116 us and 420 us.
     """

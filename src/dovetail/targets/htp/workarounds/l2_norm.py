@@ -29,19 +29,19 @@ def quantized_lp_normalization(subject: CheckInput) -> Iterator[Finding]:
     In QDQ models: LpNormalization with a quantized input and output.
 
     ## Why it matters
-    In cosine attention, where the LpNormalization is behind a linear layer, Reshapes and a Transpose, it can return
+    In cosine attention, where the LpNormalization is after a linear layer, Reshapes and a Transpose, it can return
     other rows than its own: 2 to 20 dB against the simulation. Which shapes are wrong depends on the operators before
     it and on how the tensor is reshaped; no form was right in all graphs.
 
     ## How to fix it
-    Leave the LpNormalization in float: no QuantizeLinear behind it. `dovetail fit` and `dovetail repair` do this on
+    Leave the LpNormalization in float: no QuantizeLinear after it. `dovetail fit` and `dovetail repair` do this on
     chips with float16.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated, 16 bits: of 16 graphs with Gemm, Reshape,
       Transpose and LpNormalization 6 are wrong, as a matrix (5 of 8) or with the axes of attention (1 of 8); in float16
-      all 16 have 69 to 71 dB. Behind an Add that is broadcast over the batch: [2, 8, 4], [4, 8, 8], [4, 24, 20] and [1,
-      4, 24, 20] wrong, [96, 20] and [4, 1, 24, 20] right. On images behind a Conv, along the channels and along the
+      all 16 have 69 to 71 dB. After an Add that is broadcast over the batch: [2, 8, 4], [4, 8, 8], [4, 24, 20] and [1,
+      4, 24, 20] wrong, [96, 20] and [4, 1, 24, 20] right. On images after a Conv, along the channels and along the
       last axis, all of 16 are right.
     """
     for operation in operations(subject):

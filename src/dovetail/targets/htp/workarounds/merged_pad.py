@@ -1,4 +1,4 @@
-"""A constant Pad between operators on images: HTP merges it into the one behind it, which pads in another way."""
+"""A constant Pad between operators on images: HTP merges it into the one after it, which pads in another way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.targets.htp.workarounds.padding import passes_without
 from dovetail.targets.htp.workarounds.workaround import Workaround
 
 _RANK_OF_IMAGES = 4
-# Wrong behind a Pad with zeros, too, like means over rows and columns: the zeros are not counted, or other rows are.
+# Wrong after a Pad with zeros, too, like means over rows and columns: the zeros are not counted, or other rows are.
 _WRONG_BEHIND_ZEROS = ("AveragePool", "ConvTranspose")
 
 
@@ -57,7 +57,7 @@ def is_miscompiled(node: ir.Node) -> bool:
 
 @rule("Q557")
 def pad_merged_into_other_padding(subject: CheckInput) -> Iterator[Finding]:
-    """HTP merges a Pad into the operator behind it, which does not pad in the same way.
+    """HTP merges a Pad into the operator after it, which does not pad in the same way.
 
     ## What it finds
     Pad with mode `constant` that adds rows or columns to a tensor of rank 4, if its value is not zero, or if it is read
@@ -65,12 +65,12 @@ def pad_merged_into_other_padding(subject: CheckInput) -> Iterator[Finding]:
     float models; a float model is checked after the rewrites of `dovetail fit`.
 
     ## Why it matters
-    Behind an operator on images such as Conv or MaxPool, the compiler merges the Pad into the next one: the value
+    After an operator on images such as Conv or MaxPool, the compiler merges the Pad into the next one: the value
     becomes zero, a mean does not count the padding, a MaxPool pads with the lowest value. The outputs are wrong, -5 to
     22 dB against the simulation, in 16 bits and float16, and mostly in 8 bits.
 
     ## How to fix it
-    Move the padding into the operator behind the Pad where it can pad in the same way (AveragePool with
+    Move the padding into the operator after the Pad where it can pad in the same way (AveragePool with
     `count_include_pad`). The mean of a padded image is the mean of the image, multiplied by the share of its elements.
     Otherwise write the Pad as a convolution with an identity weight; a value other than zero is subtracted before it
     and is its bias. `dovetail fit` and `dovetail repair` do this, for values of up to 16. Zeros before a Conv, before a
@@ -78,11 +78,11 @@ def pad_merged_into_other_padding(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: 12 channels, 10 x 20 and 14 x 9, with one row and
-      one or two columns at each end, behind Conv or MaxPool. Zeros: AveragePool 2 x 2 9 dB, in float16 -1 dB,
+      one or two columns at each end, after Conv or MaxPool. Zeros: AveragePool 2 x 2 9 dB, in float16 -1 dB,
       GlobalAveragePool and ReduceMean over rows and columns 10 to 12 dB, in float16 -91 dB, MaxPool 3 x 3 with pads
       22 dB, ConvTranspose 18 dB; above 70 dB before Conv, MaxPool without pads, ReduceMean over channels, over rows or
       over columns, ReduceMax, Resize, InstanceNormalization, SpaceToDepth and elementwise operators. A value of 0.5: -5
-      to 17 dB also before Conv with pads, directly or behind a Relu. Behind an elementwise operator on a graph input
+      to 17 dB also before Conv with pads, directly or after a Relu. After an elementwise operator on a graph input
       all are right.
     """
     for node in subject.model.graph.all_nodes():
@@ -93,7 +93,7 @@ def pad_merged_into_other_padding(subject: CheckInput) -> Iterator[Finding]:
                 at_node(node),
                 f"{say(node)} may be computed wrongly: {reason}",
                 Severity.WARNING,
-                fix="move the padding into the operator behind it, or into a convolution with an identity weight, as "
+                fix="move the padding into the operator after it, or into a convolution with an identity weight, as "
                 "`dovetail fit` and `dovetail repair` do",
             )
 

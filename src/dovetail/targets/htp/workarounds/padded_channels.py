@@ -50,7 +50,7 @@ def padded_convolution_of_single_channels(subject: CheckInput) -> Iterator[Findi
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), emulated, v73, v75, v79 and v81: 1 to 40 channels, 5 x 4 to 20 x
-      31, with 1 to 3 rows at the top, batches of 1, 2 and 4, with a stride of 1, 1 x 2 and 2 x 1, behind a graph input,
+      31, with 1 to 3 rows at the top, batches of 1, 2 and 4, with a stride of 1, 1 x 2 and 2 x 1, after a graph input,
       Neg and Relu; with the column of zeros 38 to 55 dB. Right: v68 and v69; 16 bits and float16; columns padded at the
       left, or no rows at the top; strides of 2 x 2 and 3 x 3; two output channels per group, or two channels in a
       group; kernels of 1 x 2, 1 x 3, 2 x 2, 3 x 1, 3 x 3 and 5 x 1 with the same pads.

@@ -60,7 +60,7 @@ def padded_pooling(subject: CheckInput) -> Iterator[Finding]:
       4 and 3 x 2 with a stride of 1.
     - qnn-htp: the same, AveragePool of 3 x 3 that does not count its padding, 4 channels, 11 x 17: with a stride of 2
       and padding at the start only, 8 bits, 15 and 29 dB; with a stride of 1 and padding of 1, float16, 2 dB.
-    - qnn-htp: the same, MaxPool of 2 x 2 with a stride of 2, in float16: 4 of 14 with padding have 10 to 16 dB; behind
+    - qnn-htp: the same, MaxPool of 2 x 2 with a stride of 2, in float16: 4 of 14 with padding have 10 to 16 dB; after
       the repeated border 73 dB. In integers all were right.
     """
     for node in subject.model.graph.all_nodes():

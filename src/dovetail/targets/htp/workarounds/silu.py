@@ -102,8 +102,8 @@ def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Findi
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: all heights from 1 to 25 with eight widths from 1
-      to 33; 1 to 160 channels, batches of 1, 2 and 4; behind Conv, ConvTranspose, Concat, Mul, MaxPool, Resize, MatMul
-      and LayerNormalization. Behind Add and AveragePool, tensors of 9 to 12 rows are right; behind a graph input, all
+      to 33; 1 to 160 channels, batches of 1, 2 and 4; after Conv, ConvTranspose, Concat, Mul, MaxPool, Resize, MatMul
+      and LayerNormalization. After Add and AveragePool, tensors of 9 to 12 rows are right; after a graph input, all
       are.
     - qnn-htp: onnxruntime-qnn 2.4.0 and 2.6.0 (QAIRT 2.48.40 and 2.50.40), SoC 43, emulated: the same results on 10 x
       20, 13 x 8 and 8 x 8.

@@ -23,7 +23,7 @@ def inaccurate_softplus(subject: CheckInput) -> Iterator[Finding]:
     `dovetail fit`, which leave none.
 
     ## Why it matters
-    Its result agrees with the simulation to 40 dB at most, in float16 and in 16-bit integers. Behind a 16-bit
+    Its result agrees with the simulation to 40 dB at most, in float16 and in 16-bit integers. After a 16-bit
     convolution it is wrong at the sizes of Q541 (9 to 12 rows; more rows with at most 8 columns and 32 channels): 6 to
     11 dB.
 
@@ -32,7 +32,7 @@ def inaccurate_softplus(subject: CheckInput) -> Iterator[Finding]:
     Sigmoid(-x)^2`. `dovetail fit` and `dovetail repair` do this.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: 40 dB behind a Conv to 8 x 8 and 20 x 20, 10.9 dB
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: 40 dB after a Conv to 8 x 8 and 20 x 20, 10.9 dB
       at 10 x 20, 8.7 dB at 13 x 8; rewritten 70 dB at each. A Mish has 13.8 to 44 dB, rewritten 68 to 70 dB.
     - qnn-htp: onnxruntime-qnn 2.4.0 and 2.6.0 (QAIRT 2.48.40 and 2.50.40), SoC 43, emulated: the same results on 10 x
       20 and 8 x 8.

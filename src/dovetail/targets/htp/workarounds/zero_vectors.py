@@ -33,7 +33,7 @@ def l2_norm_of_padding(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: MatMul of 16 bits with zero points of 30000,
-      33000 and 34190 behind a Pad is one step below zero in some channels of the padded rows. The normalized tensor
+      33000 and 34190 after a Pad is one step below zero in some channels of the padded rows. The normalized tensor
       agrees with the simulation to 0 dB, with a zero point of 32768 to 67 dB. Window attention of 13 x 13 tokens in
       windows of 4: 25 dB, with the mask 69 dB; of 7 x 6 in windows of 5: 10 and 69 dB.
     """

@@ -35,9 +35,9 @@ def float_entry_on_sdk_that_rejects_it(subject: CheckInput) -> Iterator[Finding]
 
     ## What it finds
     Entries with `dtype: float`: with `check --encodings` those of the file, with `fit` those of the way `explicit`, if
-    it is taken. A finding names every constant that an Add or Mul behind a Conv reads and that has no entry: the one
-    constant that the report names is such an addend. Whether constants elsewhere, as behind a Gemm, have the same
-    effect is not known: without one behind a Conv, the finding is a warning about the file.
+    it is taken. A finding names every constant that an Add or Mul after a Conv reads and that has no entry: the one
+    constant that the report names is such an addend. Whether constants elsewhere, as after a Gemm, have the same
+    effect is not known: without one after a Conv, the finding is a warning about the file.
 
     ## Why it matters
     The converter ends with an error that names a constant which is in neither file (`setQInfo: Can't set quantization
@@ -63,7 +63,7 @@ def float_entry_on_sdk_that_rejects_it(subject: CheckInput) -> Iterator[Finding]
     constants = {str(v.name): v for _, v in conv_addends(conversion.model) if str(v.name) not in entries}
     for name, value in constants.items():
         message = (
-            f"{about}, and constant {name!r} behind a Conv has none: {sdk}: {known.answer}, {known.text} "
+            f"{about}, and constant {name!r} after a Conv has none: {sdk}: {known.answer}, {known.text} "
             f"({known.known_from})"
         )
         yield Finding("Q714", at_tensor(value), message, severity_of(known.answer), fix=WAYS_OUT)

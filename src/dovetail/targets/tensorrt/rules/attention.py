@@ -52,7 +52,7 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: if any one of the four Q/DQ pairs is missing, the engine has no
       layer `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one, also if the key is transposed and the query
-      scaled behind the Q/DQ pair. With FP8 and fewer than 32 keys, and with INT8 and an output that is read in float,
+      scaled after the Q/DQ pair. With FP8 and fewer than 32 keys, and with INT8 and an output that is read in float,
       it has none with all four either; with no Q/DQ pair it has one in float16.
     """
     plan = subject.plan
@@ -70,21 +70,21 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
 
 @rule("Q422")
 def qdq_on_attention_scores(subject: CheckInput) -> Iterator[Finding]:
-    """The scores of an attention block have a Q/DQ pair, in front of the mask or the Softmax.
+    """The scores of an attention block have a Q/DQ pair, before the mask or the Softmax.
 
     ## What it finds
-    Q/DQ pairs between the first MatMul of an attention block and its Softmax: on the scores, on a mask, or in front
-    of the Add of the mask.
+    Q/DQ pairs between the first MatMul of an attention block and its Softmax: on the scores, on a mask, or before
+    the Add of the mask.
 
     ## Why it matters
     The fused kernel does not write the scores to memory. A Q/DQ pair needs them there, so the block is built as three
-    kernels. Quantizers that put a Q/DQ pair in front of every Add cause this in exports with a mask.
+    kernels. Quantizers that put a Q/DQ pair before every Add cause this in exports with a mask.
 
     ## How to fix it
     Remove the Q/DQ pair; `dovetail repair` does this.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with a pair on the scores, or in front of the Add of a mask, the
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with a pair on the scores, or before the Add of a mask, the
       engine has no layer `_gemm_mha_v2`; without the pair it has one.
     """
     plan = subject.plan
@@ -94,7 +94,7 @@ def qdq_on_attention_scores(subject: CheckInput) -> Iterator[Finding]:
         if quantized:
             node = quantized[0]
             message = (
-                f"there is a Q/DQ pair on the scores, in front of {node.op_type} {node.name!r}, "
+                f"there is a Q/DQ pair on the scores, before {node.op_type} {node.name!r}, "
                 "so the attention block is not fused into one kernel"
             )
             yield Finding("Q422", at_attention(attention), message, Severity.ERROR, fix="remove the Q/DQ pair")
@@ -140,7 +140,7 @@ def nan_guard_in_attention(subject: CheckInput) -> Iterator[Finding]:
 
 @rule("Q424")
 def attention_operator(subject: CheckInput) -> Iterator[Finding]:
-    """The ONNX operator Attention has Q/DQ pairs in front of it, or computes in float32.
+    """The ONNX operator Attention has Q/DQ pairs before it, or computes in float32.
 
     ## What it finds
     In QDQ models: the operator Attention (opset 23) with a quantized query, key or value, which is a warning; and one
@@ -148,7 +148,7 @@ def attention_operator(subject: CheckInput) -> Iterator[Finding]:
     Softmax and MatMul.
 
     ## Why it matters
-    The builder has fused kernels for this operator in float16 only. Behind Q/DQ pairs it silently computes in float16:
+    The builder has fused kernels for this operator in float16 only. After Q/DQ pairs it silently computes in float16:
     they cost accuracy and time, and gain nothing. In float32 it is rejected, although the parser accepts it.
 
     ## How to fix it
@@ -156,7 +156,7 @@ def attention_operator(subject: CheckInput) -> Iterator[Finding]:
     or lower), and add a Q/DQ pair to all four operands. Or remove the Q/DQ pairs and compute in float16.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built with head sizes 16, 32, 64 and 128 and 16, 64 and 197 tokens: behind
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built with head sizes 16, 32, 64 and 128 and 16, 64 and 197 tokens: after
       Q/DQ pairs in INT8 or FP8 the layer `_gemm_mha_v2` reads Half; in float32: "Attention operation was not supported
       by a dedicated kernel".
     """

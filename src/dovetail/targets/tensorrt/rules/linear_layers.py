@@ -24,7 +24,7 @@ def tensor_quantized_again_per_layer(subject: CheckInput) -> Iterator[Finding]:
     """A tensor that several linear layers read has several Q/DQ pairs with different scales.
 
     ## What it finds
-    In QDQ models: tensors, such as the output of a LayerNorm in front of q, k and v, that two or more MatMul or Gemm
+    In QDQ models: tensors, such as the output of a LayerNorm before q, k and v, that two or more MatMul or Gemm
     with a constant weight read through Q/DQ pairs whose scales differ. Pairs with the same scale are not reported.
 
     ## Why it matters

@@ -56,7 +56,7 @@ def operands_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     those with a quantized activation beside an operand in float, which is a warning. A quantized weight beside a float
     activation is not reported, nor is an attention block, for which Q421 says more, nor uint8 beside int8 (Q121), nor
     an int4 weight with a scale per channel in a MatMul or Gemm, which the builder casts to int8. Blocks have rule Q129.
-    A Q/DQ pair counts also in front of a transpose, a reshape, a Cast or a scale, which the builder fuses.
+    A Q/DQ pair counts also before a transpose, a reshape, a Cast or a scale, which the builder fuses.
 
     ## Why it matters
     The kernels have one type for both operands. The builder rejects two types, after the parser has accepted them.
@@ -102,7 +102,7 @@ def scales_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     ## What it finds
     In QDQ models: MatMul and Gemm with a float16 output, a scale per channel of the weight, and a scale of the
     activation that has another float type, in one of these cases: the activation has a higher rank than the weight; the
-    weight is transposed; or the scale of the activation is float32, and it is transposed or reshaped in front of the
+    weight is transposed; or the scale of the activation is float32, and it is transposed or reshaped before the
     MatMul.
 
     ## Why it matters
@@ -141,7 +141,7 @@ def _has_higher_rank(left: ir.Value | None, right: ir.Value | None) -> bool:
 class _Dequantized(NamedTuple):
     """An operand that comes from a DequantizeLinear.
 
-    ``per_channel``: whether it is a constant with several scales. ``moved``: whether an operator behind the
+    ``per_channel``: whether it is a constant with several scales. ``moved``: whether an operator after the
     DequantizeLinear moves its data.
     """
 
@@ -151,7 +151,7 @@ class _Dequantized(NamedTuple):
 
 
 def _dequantized(value: ir.Value | None) -> _Dequantized | None:
-    """The DequantizeLinear that an operand comes from, behind any Casts and data-movement operators."""
+    """The DequantizeLinear that an operand comes from, after any Casts and data-movement operators."""
     moved = False
     while value is not None and (node := value.producer()) is not None:
         scale = constant_of(node.inputs[1]) if is_dequantize(node) else None
@@ -184,7 +184,7 @@ def blocks_beside_quantized_activation(subject: CheckInput) -> Iterator[Finding]
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm80, sm89 and sm120, built with blocks of 16 to 128: rejected for activations
       of rank 3, and with transB ("operand.h:524: CHECK(is_constant()) failed"). At rank 2 the layer list has one gemm
-      over all input channels, and behind it a Mul of its N columns by a constant with the N scales of every block; the
+      over all input channels, and after it a Mul of its N columns by a constant with the N scales of every block; the
       engine was not run. One block is built as a scale per channel, and blocks beside a float16 activation as one
       kernel.
     """

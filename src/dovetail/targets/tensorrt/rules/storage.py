@@ -1,4 +1,4 @@
-"""How an operand is stored, as the builder reads it: also if something that it fuses is behind the Q/DQ pair."""
+"""How an operand is stored, as the builder reads it: also if something that it fuses is after the Q/DQ pair."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def input_storage(node: ir.Node, index: int, plan: Plan) -> Storage:
 
 
 def operand_source(node: ir.Node, index: int, plan: Plan) -> tuple[ir.Value | None, Storage]:
-    """The tensor that an operand comes from, behind data movement, Casts and scales, and how it is stored.
+    """The tensor that an operand comes from, after data movement, Casts and scales, and how it is stored.
 
     The operand itself, if nothing that it comes from is quantized.
     """

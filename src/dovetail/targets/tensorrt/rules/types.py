@@ -65,7 +65,7 @@ def unsigned_or_asymmetric_activation(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models: QuantizeLinear nodes of activations whose type is uint8 or whose zero point is not 0, and graph
-    inputs like that in front of a DequantizeLinear. Constants have rule Q126.
+    inputs like that before a DequantizeLinear. Constants have rule Q126.
 
     ## Why it matters
     TensorRT supports only signed, symmetric int8. It rejects a zero point other than 0, and a DequantizeLinear of a
@@ -161,7 +161,7 @@ def scale_dtype_differs_from_input(subject: CheckInput) -> Iterator[Finding]:
     cannot be simulated. This happens when a model is converted to float16 without its scales.
 
     ## How to fix it
-    Convert the scale too, as `dovetail repair` does, or put a Cast in front of the QuantizeLinear.
+    Convert the scale too, as `dovetail repair` does, or put a Cast before the QuantizeLinear.
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89: a float16 input with a float32 scale is built; onnxruntime 1.31.1 rejects
@@ -182,12 +182,12 @@ def unsupported_quantization_of_constant(subject: CheckInput) -> Iterator[Findin
     """A weight or a bias is quantized to a type, or with a zero point, that TensorRT does not support.
 
     ## What it finds
-    In QDQ models: constants in front of a DequantizeLinear, or float constants in front of a QuantizeLinear, whose type
+    In QDQ models: constants before a DequantizeLinear, or float constants before a QuantizeLinear, whose type
     is not int8, int4 or float8e4m3fn, or whose zero point is not 0. These are int32 biases, which most quantizers
     write, weights in uint8, uint4, int16 or uint16, and asymmetric weights. Activations have rules Q107 and Q121.
 
     ## Why it matters
-    The parser rejects the whole model, whatever else is right about it. There is one exception: a float weight behind a
+    The parser rejects the whole model, whatever else is right about it. There is one exception: a float weight after a
     QuantizeLinear to uint8 with zero point 0 is silently computed in int8, and the outputs are wrong.
 
     ## How to fix it

@@ -51,7 +51,7 @@ _SAME = {
     "Where": "where",
     "Xor": "logical_xor",
 }
-# Operators that XNNPACK runs in channels-last layout, and operators in front of which it restores the layout.
+# Operators that XNNPACK runs in channels-last layout, and operators before which it restores the layout.
 _CHANNELS_LAST = (
     "AveragePool",
     "Conv",

@@ -7,7 +7,7 @@ import math
 from dovetail.qdq.params import is_dequantize
 from dovetail.targets.xnnpack.operators.registry import Call
 
-# Behind a dequantize, the lowering makes the output of padding with zeros int8 and leaves its input float, which
+# After a dequantize, the lowering makes the output of padding with zeros int8 and leaves its input float, which
 # XNNPACK rejects at load (executorch 1.5.1); with any other value the pad stays in float.
 _NEARLY_ZERO = 1e-38
 

@@ -52,7 +52,7 @@ def reduction(call: Call) -> Function:
     return reduce
 
 
-# A reduction is done by a mean, a maximum or a sum of rows, with another function in front of and behind it.
+# A reduction is done by a mean, a maximum or a sum of rows, with another function before and after it.
 _OF_ROWS = {"ReduceMean": mean_of_rows, "ReduceMax": max_of_rows, "ReduceMin": max_of_rows}
 _BEFORE: dict[str, Function] = {
     "ReduceL1": lambda x: torch.abs(x),

@@ -52,7 +52,7 @@ def qdq_around_float_kernel(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - xnnpack: executorch 1.5.1 with torch 2.13.0 and torchao 0.18.0, x86-64, serialized program read back: with Q/DQ
       pairs around them, BatchMatrixMultiply, Softmax, Gelu, Sigmoid, StaticConstantPad and StaticResizeBilinear2D read
-      and write fp32, with a Convert in front and behind (the cases below, and
+      and write fp32, with a Convert before and after (the cases below, and
       tests/backends/xnnpack/test_rules.py for Resize).
     """
     for operation in operations(subject):
@@ -124,7 +124,7 @@ def operator_without_torch_mapping(subject: CheckInput) -> Iterator[Finding]:
     `dovetail fit` reports it only after calibration.
 
     ## How to fix it
-    Write it with other operators, or split the model in front of it and run the rest
+    Write it with other operators, or split the model before it and run the rest
     outside ExecuTorch.
 
     ## Seen on
@@ -138,7 +138,7 @@ def operator_without_torch_mapping(subject: CheckInput) -> Iterator[Finding]:
                 at_node(node),
                 f"{say(node)} has no mapping to torch, so the model cannot be lowered",
                 Severity.ERROR,
-                fix="write it with other operators, or split the model in front of it",
+                fix="write it with other operators, or split the model before it",
             )
 
 
