@@ -155,7 +155,7 @@ def test_batched_linear_layers_are_counted_in_one_finding(tmp_path: Path) -> Non
     m = MatMul(a_dq, v_dq) y_q = QuantizeLinear(m, s, z) y = DequantizeLinear(y_q, s, z) }}"""
     (finding,) = findings(body, tmp_path)
     assert (finding.code, finding.severity, finding.numbers) == ("Q403", Severity.NOTE, {"layers": 2.0})
-    assert "and 1 more" in finding.message
+    assert finding.message.startswith("2 linear layers are MatMuls of rank 3 or more; the first with windows is ")
 
 
 def test_global_layers_are_counted_where_others_have_windows(tmp_path: Path) -> None:

@@ -170,23 +170,25 @@ def test_what_imports_print_is_no_last_word_of_a_call(module: Path, monkeypatch:
     assert result.error == "the tool ended with code 3 and no answer; its last words: device lost"
 
 
-def test_a_process_that_cannot_be_started_ends_no_other_call(module: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "fails"), [("fork", 3), ("pidfd_open", 2)])  # a fork before asks for threads
+def test_a_process_that_cannot_be_started_ends_no_other_call(
+    name: str, fails: int, module: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "go on"
     module.write_text(
-        "import os, time\nfork, forks = os.fork, []\n"
-        "def limited():\n    forks.append(1)\n"
-        "    if len(forks) == 3:  # the first asks for threads, the second is the other call\n"
+        f"import os, time\nreal, calls = os.{name}, []\n"
+        "def limited(*arguments):\n    calls.append(1)\n"
+        f"    if len(calls) == {fails}:\n"
         "        raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
-        "    return fork()\nos.fork = limited\n"
+        f"    return real(*arguments)\nos.{name} = limited\n"
         "def f(file):\n    while file and not os.path.exists(file):\n        time.sleep(0.02)\n    return {}\n"
     )
     with ThreadPoolExecutor(1) as pool:
         patient = pool.submit(run_child, "own_tool:f", {"file": str(file)})
         assert wait_for(lambda: calls_of(os.getpid(), "own_tool"))
         refused = run_child("own_tool:f", {"file": ""}, who="the tool")
-        assert refused.error.endswith(
-            "the child process could not be started (fork failed): [Errno 11] Resource temporarily unavailable"
-        )
+        why = f"{name} failed: [Errno 11] Resource temporarily unavailable"
+        assert refused.error.endswith(f"the child process could not be started ({why})")
         assert run_child("own_tool:f", {"file": ""}).answer == {}
         file.touch()
         assert patient.result(timeout=30).answer == {}

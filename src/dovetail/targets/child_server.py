@@ -154,16 +154,20 @@ class _Server:
         try:
             number = os.fork()
         except OSError as error:  # no memory, or too many processes
-            error_text = f"the child process could not be started (fork failed): {error}"
-            _tell(caller, {"code": 1, "cpu_s": _cpu_seconds(), "error": error_text})
-            caller.close()
-            os.close(output)
+            _refuse(caller, output, f"fork failed: {error}")
             return
         if number == 0:
             killed_with_parent(server)
             self._run_child(Path(os.fsdecode(message)), caller, output)
+        try:
+            process = os.pidfd_open(number)
+        except OSError as error:  # too many open descriptors
+            os.kill(number, signal.SIGKILL)
+            os.waitpid(number, 0)
+            _refuse(caller, output, f"pidfd_open failed: {error}")
+            return
         os.close(output)
-        child = _Child(number, os.pidfd_open(number), caller)
+        child = _Child(number, process, caller)
         self._children.add(child)
         self._selector.register(child.process, selectors.EVENT_READ, lambda: self._report_exit(child))
         self._selector.register(caller, selectors.EVENT_READ, lambda: self._kill(child))
@@ -217,6 +221,13 @@ def _tell(caller: socket.socket, content: Mapping[str, Any]) -> None:
         caller.sendall(json.dumps(content).encode() + b"\n")
     except OSError as error:  # the caller has left
         print(f"{content}: {error}", file=sys.stderr)
+
+
+def _refuse(caller: socket.socket, output: int, why: str) -> None:
+    """Tell the caller that there is no child, and forget the call."""
+    _tell(caller, {"code": 1, "cpu_s": _cpu_seconds(), "error": f"the child process could not be started ({why})"})
+    caller.close()
+    os.close(output)
 
 
 def _cpu_seconds() -> float:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
+import dovetail
 from dovetail.backend import Artifact, CompileResult, Outcome
 from dovetail.checking import check_file
+from dovetail.finding import Status
 from dovetail.model.read import read
 from dovetail.qdq.invert import invert
 from dovetail.targets import open_target
@@ -134,12 +137,16 @@ def test_operators_without_a_kernel(tmp_path: Path) -> None:
 HIGH = "1,2,4,3,8"
 HIGH_CALLS: Calls = {
     "CumSum": (HIGH, "CumSum(@, axis)"),
+    "InstanceNormalization": (HIGH, "InstanceNormalization(@, two, two)"),
     "MatMul": (HIGH, "MatMul(@, matrix)"),
     "ReduceL2": (HIGH, "ReduceL2(@, axes)"),
     "ReduceMin": (HIGH, "ReduceMin(@, axes)"),
     "ScatterElements": (HIGH, "ScatterElements(@, zeros, @)"),
 }
-HIGH_CONSTANTS = f"int64 axis = {{2}}, int64[1] axes = {{4}}, int64[{HIGH}] zeros = {{{', '.join(['0'] * 192)}}}"
+HIGH_CONSTANTS = (
+    f"int64 axis = {{2}}, int64[1] axes = {{4}}, int64[{HIGH}] zeros = {{{', '.join(['0'] * 192)}}}, "
+    "float[2] two = {1, 2}"
+)
 
 
 # A float model is checked after the rewrites of fit, which merge dimensions before these.
@@ -159,6 +166,26 @@ def test_operators_without_a_kernel_of_rank_5(dtype: str | None, tmp_path: Path)
     expected -= RANK_5_IN_8_BITS if dtype == "uint8" else set()
     assert rejected(model, tmp_path) == expected
     assert reported("Q607", model) == expected - (MERGED_BY_FIT if dtype is None else set())
+
+
+@pytest.mark.parametrize("layer", ["Conv", "ConvTranspose", "Add"])
+def test_a_prelu_after_a_three_dimensional_convolution(layer: str, tmp_path: Path) -> None:
+    first = "c = Add(x, x)" if layer == "Add" else f"c = {layer}(x, w)"
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[1,2,4,3,8] x) => (float[1,2,4,3,8] y)
+        <float[2,2,1,1,1] w = {{1, 2, 3, 4}}, float[2,1,1,1] slopes = {{0.1, 0.2}}>
+        {{ {first} y = PRelu(c, slopes)}}"""
+    path = tmp_path / "model.onnx"
+    model = onnx.parser.parse_model(text)
+    for node in model.graph.node:
+        node.name = node.op_type
+    onnx.save(model, path)
+    is_accepted = layer == "Add"
+    assert reported("Q607", path) == (set() if is_accepted else {"PRelu"})
+    data = {"x": np.random.default_rng(0).standard_normal((4, 1, 2, 4, 3, 8)).astype(np.float32)}
+    for precision in ("fp16", "w8a8"):
+        options = {"target": "qnn-htp:sm8550", "precision": precision, "baselines": "none"}
+        result = dovetail.fit(path, calibration=data, output=tmp_path / precision, **options)
+        assert (result.verdicts["compiled"].status is Status.PASS) == is_accepted
 
 
 @pytest.mark.parametrize("axes", ["0", "4", "3,4", "1,2,3,4", "0,4", "0,1,2,3,4"])

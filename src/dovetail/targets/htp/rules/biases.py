@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dovetail.encoding import Array, Granularity, QParams
+from dovetail.encoding import Array, DType, Granularity, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import constant_of
 from dovetail.model.place import at_node
@@ -122,14 +122,15 @@ def _scale_error(source: Array, weight: Array, bias: Array) -> float:
 
 
 def _biases(subject: CheckInput) -> Iterator[tuple[Operation, QParams, Operand, QParams]]:
-    """Yield linear operators with a constant integer weight, its qparams, the quantized bias and its qparams."""
+    """Yield linear operators with a constant integer weight, its qparams, the int32 bias and its qparams."""
     for operation in operations(subject):
         weight, bias = operation.input_at(1), operation.input_at(BIAS_INPUT)
         if operation.op not in _WITH_BIAS or not operation.in_integers or weight is None or bias is None:
             continue
         if not isinstance(weight[1], QParams) or not isinstance(bias[1], QParams) or not weight[0].constant:
             continue
-        if weight[1].encoding.granularity in (Granularity.TENSOR, Granularity.AXIS):
+        is_int32 = bias[1].dtype is DType.S32
+        if is_int32 and weight[1].encoding.granularity in (Granularity.TENSOR, Granularity.AXIS):
             yield operation, weight[1], bias[0], bias[1]
 
 

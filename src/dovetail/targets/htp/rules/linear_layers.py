@@ -58,9 +58,9 @@ def batched_linear_as_matmul(subject: CheckInput) -> Iterator[Finding]:
         yield Finding(
             "Q403",
             at_node(node),
-            f"{say(node)}{_and_more(len(layers))} is a MatMul over {'x'.join(map(str, shape))}: it compiles with the "
-            "execution provider; one public report, not reproduced here, says that an offline converter rejects such a "
-            "model (QAIRT 2.41, q::linearclip)",
+            f"{len(layers)} linear layers are MatMuls of rank 3 or more; the first with windows is {say(node)}, over "
+            f"{'x'.join(map(str, shape))}: it compiles with the execution provider; one public report, not reproduced "
+            "here, says that an offline converter rejects such a model (QAIRT 2.41, q::linearclip)",
             Severity.NOTE,
             {"layers": float(len(layers))},
             "if the offline converter fails, write it as Reshape to [rows, channels], Gemm and Reshape",
@@ -156,7 +156,7 @@ def attention_scaled_on_query_and_key(subject: CheckInput) -> Iterator[Finding]:
 
 def _is_scaled_twice(operation: Operation) -> bool:
     """Whether it is a MatMul of two activations that are both outputs of a Mul by a number."""
-    if operation.op != "MatMul" or len(operation.activations) != _MATRIX_RANK:
+    if operation.op != "MatMul" or len(operation.activations) != 2:
         return False
     return all(_is_multiplied(operand.value) for operand, _ in operation.inputs)
 
@@ -177,8 +177,10 @@ def _has_separate_bias(operation: Operation) -> bool:
     if add is None or not is_op(add, "Add"):
         return False
     shapes = [shape_of(value) or () for value in add.inputs if value is not None and value.const_value is not None]
-    channels = (shape_of(operation.node.inputs[1]) or ())[-1:]
-    return [(shape[-1:], (math.prod(shape),)) for shape in shapes] == [(channels, channels)]
+    channels = (shape_of(operation.node.inputs[1]) or (0,))[-1]
+    if len(shapes) != 1 or not shapes[0]:
+        return False
+    return shapes[0][-1] == channels == math.prod(shapes[0])
 
 
 def _is_linear(operation: Operation) -> bool:

@@ -45,12 +45,12 @@ def unsupported_norm_gamma_or_beta(subject: CheckInput) -> Iterator[Finding]:
     RMSNormalization, which it leaves in float.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, v68, v69 and SoC 36: the seven combinations of dtype and
-      zero point uint8 0 and 100, int8 0, int16 0 and 7, uint16 0 and 32768, in 8 and 16 bits
-      (tests/backends/qnn_htp/test_operators.py). The supported ones agree with the simulation to 80 dB and more in 16
-      bits. The others are rejected: "None of the combinations match" for int8, "expected equal to -32768" for uint16
-      with zero point 0, "expected >= 73" for 16 bits in LayerNormalization on v68 and v69. InstanceNormalization
-      converts int8 to uint8.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, v68 and v69: the seven combinations of dtype and zero point
+      uint8 0 and 100, int8 0, int16 0 and 7, uint16 0 and 32768, in 8 and 16 bits are compiled in
+      tests/backends/qnn_htp/test_operators.py. Rejected: "None of the combinations match" for int8, "expected equal to
+      -32768" for uint16 with zero point 0, "expected >= 73" for 16 bits in LayerNormalization on v68 and v69.
+      InstanceNormalization converts int8 to uint8. Measured once: the same on SoC 36; the supported ones agree with
+      the simulation to 80 dB and more in 16 bits.
     - qnn-htp: the same version, SoC 43, dumped graphs: with any beta other than int32, and with a float gamma without
       beta, the graph has Dequantize, the normalization in float, Quantize.
     - qnn-htp: vendor's estimate for SoC 52, one windowed DINOv2 block: 2478 us with a float norm, 1901 us in integers.

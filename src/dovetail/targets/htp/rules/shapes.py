@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import DType, QParams
@@ -229,6 +230,7 @@ RANK_4 = frozenset(
             "CumSum",
             "Elu",
             "Floor",
+            "InstanceNormalization",
             "Log",
             "LogSoftmax",
             "LpNormalization",
@@ -250,10 +252,11 @@ def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models and in float models after the rewrites of `dovetail fit`: Neg, Sqrt, Sin, Cos, Tanh, Log, LogSoftmax,
-    Softplus, Elu, Ceil, Floor, Round, Sign, Atan, ArgMax, ArgMin, LpNormalization, ReduceL2 and ScatterElements of rank
-    5; CumSum of rank 5 in float and in 16 bits; Gelu of rank 5 between Q/DQ pairs; ReduceMin of rank 5 over several
-    axes, between Q/DQ pairs only if one of them is the first; and MatMul of rank 5 by a constant without a bias (an Add
-    after it makes it a linear layer, which compiles). LayerNormalization has rule Q603.
+    Softplus, Elu, Ceil, Floor, Round, Sign, Atan, ArgMax, ArgMin, InstanceNormalization, LpNormalization, ReduceL2 and
+    ScatterElements of rank 5; CumSum of rank 5 in float and in 16 bits; Gelu of rank 5 between Q/DQ pairs; PRelu after
+    a three-dimensional Conv or ConvTranspose; ReduceMin of rank 5 over several axes, between Q/DQ pairs only if one of
+    them is the first; and MatMul of rank 5 by a constant without a bias (an Add after it makes it a linear layer, which
+    compiles). LayerNormalization has rule Q603.
 
     ## Why it matters
     HTP supports most operators up to rank 5, but these only up to rank 4. The node runs on the CPU, or the model does
@@ -267,9 +270,10 @@ def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, [1,2,4,3,8], one graph with all of them, in float, 8 and 16
       bits (tests/backends/qnn_htp/test_operators.py): "has incorrect Rank 5"; Softplus "with input rank > 4"; Sign in
       float "could not create op: q::ElementWiseSign_fp16"; ReduceMin over all axes "could not create op: q::Min_5D",
-      but right over one axis and, in integers, over 3 and 4, 2 to 4 and 1 to 4. Abs, Add, Clip, Concat, Div, Exp, Mul,
-      Pad, ReduceMax, ReduceMean, ReduceSum, Relu, Sigmoid, Slice, Softmax, Sub, Transpose and Where of rank 5 are
-      accepted.
+      but right over one axis and, in integers, over 3 and 4, 2 to 4 and 1 to 4. InstanceNormalization "only supports
+      input ranks"; PRelu after a Conv or ConvTranspose "ForceFormat_Crouton", after an Add it is accepted. Abs, Add,
+      Clip, Concat, Div, Exp, Mul, Pad, ReduceMax, ReduceMean, ReduceSum, Relu, Sigmoid, Slice, Softmax, Sub, Transpose
+      and Where of rank 5 are accepted.
     """
     quantized = {op.node: op.outputs[0].dtype for op in operations(subject) if op.in_integers}
     with_bias = {op.node for op in operations(subject) if op.op == "Gemm"}
@@ -295,6 +299,9 @@ def _is_limited(node: ir.Node, integers: DType | None) -> bool:
     if op == "ReduceMin":
         axes = _reduced_axes(node)
         return len(axes) > 1 and (integers is None or 0 in axes)
+    if op == "PRelu":
+        layer = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return layer is not None and is_op(layer, "Conv", "ConvTranspose")
     if op in RANK_5_IN_8_BITS and integers is not None and integers.bits == 8:
         return False
     return op in RANK_4 or (op in RANK_4_IN_INTEGERS and integers is not None)
@@ -305,5 +312,5 @@ def _reduced_axes(node: ir.Node) -> set[int]:
     shape = shape_of(node.inputs[0])
     rank = 0 if shape is None else len(shape)
     given = attribute(node, "axes", None) if len(node.inputs) < 2 else constant_of(node.inputs[1])
-    axes = list(range(rank)) if given is None else [int(axis) % rank for axis in given] if rank else []
+    axes = list(range(rank)) if given is None else [int(axis) % rank for axis in np.ravel(given)] if rank else []
     return set(axes or range(rank))
