@@ -121,16 +121,20 @@ KERNEL_CONSTANTS = """int64[4] size = {1,1,4,4}, int64[2] crop = {4,4}, int64[2]
 int64[2] lengths = {1,2}, bool[4] condition = {1,0,1,0}, float[1,4,2,2] kernel = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}"""
 
 
+# These have no output, or no input, that can be quantized here.
+NO_QDQ = {"BitShift", "Compress", "IsInf", "Unique"}
 # A float model is checked after the rewrites of fit.
 REWRITTEN_BY_FIT = {"Col2Im", "Mish"}
 
 
-def test_operators_without_a_kernel(tmp_path: Path) -> None:
-    names = {*NOT_SUPPORTED, *NOT_IN_FLOAT, "Mod"}
+@pytest.mark.parametrize("dtype", [None, *DTYPES])
+def test_operators_without_a_kernel(dtype: str | None, tmp_path: Path) -> None:
+    names = {*NOT_SUPPORTED, *NOT_IN_FLOAT, "Mod"} - (set() if dtype is None else NO_QDQ)
     calls = {op: NO_KERNEL.get(op, (IMAGE, f"{op}(@)")) for op in sorted(names)} | RELU
-    model = write_calls(calls, KERNEL_CONSTANTS, None, tmp_path)
-    assert rejected(model, tmp_path) == names
-    assert reported("Q101", model) == names - REWRITTEN_BY_FIT
+    model = write_calls(calls, KERNEL_CONSTANTS, dtype, tmp_path)
+    expected = names - (set() if dtype is None else set(NOT_IN_FLOAT))
+    assert rejected(model, tmp_path) == expected
+    assert reported("Q101", model) == expected - (REWRITTEN_BY_FIT if dtype is None else set())
 
 
 # Q607.
