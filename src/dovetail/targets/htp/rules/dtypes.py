@@ -189,12 +189,12 @@ def unsupported_16_bit_weight(subject: CheckInput) -> Iterator[Finding]:
     weights initializers before the model is quantized. `dovetail fit` does this.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): int16 with zero point 0 in all four operators, beside 8 and 16
-      bits, on v68, v69 and SoC 43 (tests/backends/qnn_htp/test_operators.py): rejected on v68 and v69 ("has incorrect Value
-      68, expected >= 73") and beside 8 bits. Measured once: on SoC 36, and with uint16 and every zero point, the same;
-      on v73 and SoC 43 int16 with zero point 0 agrees with the simulation to 73 to 81 dB; int16 with zero point 500
-      and a Gemm in uint16 with zero point 20000 are rejected; Gemm in uint16 with zero point 32768 compiles as it is;
-      the other three get a Convert, with both zero points (71 to 80 dB).
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): int16 with zero point 0 in all four operators, beside 8 and
+      16 bits, on v68, v69 and SoC 43 (tests/backends/qnn_htp/test_operators.py): rejected on v68 and v69 ("has
+      incorrect Value 68, expected >= 73") and beside 8 bits. Measured once: on SoC 36, and with uint16 and every
+      zero point, the same; on v73 and SoC 43 int16 with zero point 0 agrees with the simulation to 73 to 81 dB;
+      int16 with zero point 500 and a Gemm in uint16 with zero point 20000 are rejected; Gemm in uint16 with zero
+      point 32768 compiles as it is; the other three get a Convert, with both zero points (71 to 80 dB).
     - qnn-htp: the same version, SoC 43: PP-OCRv6's direction classifier as onnxruntime's quantizer exports it, w8a16: a
       Convert from uint16 to int16 before each of 53 convolutions, and before a MatMul.
     """
