@@ -118,7 +118,7 @@ def effect_of(edge: SentinelEdge) -> Effect | str:
     reach = reach_of(edge.node.outputs[0])
     if reach.output is not None:
         return f"its values reach a graph output, {origin_of(reach.output).name!r}"
-    kinds = [_effect_at(node, index) for node, index in reach.readers]
+    kinds = [effect_at(node, index) for node, index in reach.readers]
     for (node, _), kind in zip(reach.readers, kinds, strict=True):
         if kind is None:
             return f"the result of {named(node)} depends on its magnitude"
@@ -138,7 +138,8 @@ def clip_bound(edge: SentinelEdge) -> float:
     return max((abs(bound) for bound in bounds if bound is not None), default=0.0)
 
 
-def _effect_at(node: ir.Node, index: int) -> Effect | None:
+def effect_at(node: ir.Node, index: int) -> Effect | None:
+    """What a sentinel does in one operator that reads it; None if the result depends on its magnitude."""
     if is_op(node, "Sigmoid", "Tanh"):
         return Effect.SATURATES
     if is_op(node, "Clip") and index == 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -10,10 +11,10 @@ import onnx_ir as ir
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import constant_of, is_op, scalar_of
+from dovetail.model.edit import attribute, constant_of, is_op, scalar_of
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_tensor, named
-from dovetail.model.sentinels import reach_of
+from dovetail.model.sentinels import Effect, effect_at, reach_of
 from dovetail.plan.constraints import Unit
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations
@@ -37,40 +38,47 @@ def value_beyond_float16(subject: CheckInput) -> Iterator[Finding]:
     point of the tensor represent (QDQ models, encodings files). A square, `x * x` or `Pow(x, 2)`, is also reported if
     only the range of `x` is known and exceeds 255.9: the sum of squares of a LayerNorm or RMSNorm that is written with
     several operators is the usual case. So is a ReduceL2 above 255.9, which sums squares. Operators that run in
-    integers are not reported, nor values that only a mask sets: what goes to a Softmax, perhaps in a sum, and is too
-    low, and what only Sigmoid, Tanh or Clip read.
+    integers are not reported, nor values that only a mask sets: what goes, perhaps in a sum, to a Softmax, an ArgMax or
+    a TopK of which only the indices are used, and is too low (for an ArgMin and the smallest of a TopK, too high), and
+    what only Sigmoid, Tanh or Clip read. There is one finding for each chain of operators, at its first tensor, with
+    the number of tensors after it.
 
     ## Why it matters
-    float16 has infinity above 65504; HTP saturates. Either way the norm, and all after it, is wrong. The simulation
-    does not show it, because ONNX Runtime computes most float16 operators in float32. A tensor that is stored as uint16
-    overflows as well if a float16 operator writes or reads it. A fused kernel may hold float32 between operators; a
-    compiler's layer list does not say so.
+    float16 has infinity above 65504, and some hardware 65504 instead. Either way the norm, and all after it, is wrong.
+    The simulation does not show it, because ONNX Runtime computes most float16 operators in float32. A tensor that is
+    stored as uint16 overflows as well if a float16 operator writes or reads it. A fused kernel may hold float32 between
+    operators; a compiler's layer list does not say so.
 
     ## How to fix it
-    If it is a norm, use LayerNormalization, which HTP computes without overflow (`dovetail fit` fuses the operators of
-    a LayerNorm). Or multiply its input by a constant such as 1/64 before it is squared, and epsilon by the square of
-    the constant. Or quantize the operators to 16 bits (`--precision w8a16`), which have no such limit.
+    If it is a norm, use LayerNormalization, where the target computes it without overflow (`dovetail fit` fuses the
+    operators of a LayerNorm). Or multiply its input by a constant such as 1/64 before it is squared, and epsilon by the
+    square of the constant. Or quantize the operators to 16 bits (`--precision w8a16`), which have no such limit.
 
     ## Seen on
     - every target, by arithmetic: 256 squared is 65536.
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated, `--precision fp16`
-      (tests/backends/qnn_htp/test_float16_overflow.py): an RMSNorm of Mul, ReduceMean, Sqrt and Div is at 64 dB against
-      float for |x| up to 100, 17 dB for 1000 and -4.5 dB for 4000; at 65 dB with its input multiplied by 1/64 and in
-      w8a16; and still at -4.5 dB with `--keep q=w8a16` for the square alone. A ReduceL2 of 64 elements is at 0.4 dB for
-      4000. LayerNormalization is at 70 dB for 4000, also as seven operators, which `fit` fuses, as `x / ReduceL2(x)`;
-      ReduceMean and MatMul whose internal sums exceed 65504 are at 70 dB or more.
+      (tests/backends/qnn_htp/test_float16_overflow.py): HTP saturates, and computes LayerNormalization without
+      overflow. An RMSNorm of Mul, ReduceMean, Sqrt and Div is at 64 dB against float for |x| up to 100, 17 dB for 1000
+      and -4.5 dB for 4000; at 65 dB with its input multiplied by 1/64 and in w8a16; and still at -4.5 dB with `--keep
+      q=w8a16` for the square alone. A ReduceL2 of 64 elements is at 0.4 dB for 4000. LayerNormalization is at 70 dB for
+      4000, also as seven operators, which `fit` fuses, as `x / ReduceL2(x)`; ReduceMean and MatMul whose internal sums
+      exceed 65504 are at 70 dB or more.
     """
     if subject.table.float_encoding.dtype is not DType.F16 or not _is_float16_file(subject):
         return
-    reported: set[ir.Value] = set()
+    overflows: dict[ir.Value, tuple[_Range, Unit]] = {}
+    writers: dict[ir.Value, Unit] = {}
     for unit in _float_units(subject):
+        writers.update(dict.fromkeys(unit.outputs, unit))
         values = (*(operand.value for operand in unit.operands if not operand.constant), *unit.outputs)
         for value in values:
-            known = None if value in reported or not _is_stored(subject, value) else _range_of(subject, value)
+            known = None if value in overflows or not _is_stored(subject, value) else _range_of(subject, value)
             limit = LARGEST_SQUARED if value in unit.outputs and is_op(unit.nodes[-1], "ReduceL2") else LARGEST_FLOAT16
             if known is not None and known.largest > limit and not _is_harmless(value, known):
-                reported.add(value)
-                yield _overflow(value, known, unit)
+                overflows[value] = known, unit
+    chains = Counter(_first_of_chain(value, overflows, writers) for value in overflows)
+    for value, count in chains.items():
+        yield _overflow(value, *overflows[value], count - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +147,32 @@ def _is_harmless(value: ir.Value, known: _Range) -> bool:
     reach = reach_of(value)
     if reach.output is not None or not reach.readers:
         return False
-    is_mask = known.high <= LARGEST_FLOAT16
-    allowed = (*_BOUNDED_OPS, "Softmax") if is_mask else _BOUNDED_OPS
-    return all(index == 0 and is_op(node, *allowed) for node, index in reach.readers)
+    return all(index == 0 and _is_harmless_to(node, known) for node, index in reach.readers)
 
 
-def _overflow(value: ir.Value, known: _Range, unit: Unit) -> Finding:
+def _is_harmless_to(node: ir.Node, known: _Range) -> bool:
+    """Whether an operator bounds its input, or whether what is too large is what it masks or does not select."""
+    effect = Effect.SATURATES if is_op(node, *_BOUNDED_OPS) else effect_at(node, 0)
+    if effect is None or effect is Effect.SATURATES:
+        return effect is not None
+    selects_smallest = is_op(node, "ArgMin") or (is_op(node, "TopK") and attribute(node, "largest", 1) == 0)
+    return known.low >= -LARGEST_FLOAT16 if selects_smallest else known.high <= LARGEST_FLOAT16
+
+
+def _first_of_chain(value: ir.Value, overflows: Collection[ir.Value], writers: Mapping[ir.Value, Unit]) -> ir.Value:
+    """The first tensor that overflows, from which float16 operators compute a tensor that overflows as well."""
+    earlier: ir.Value | None = value
+    while earlier is not None:
+        value = earlier
+        operands = writers[value].operands if value in writers else ()
+        earlier = next((operand.value for operand in operands if operand.value in overflows), None)
+    return value
+
+
+def _overflow(value: ir.Value, known: _Range, unit: Unit, others: int) -> Finding:
     name, writes = origin_of(value).name, value in unit.outputs
     node = unit.nodes[-1] if writes else unit.nodes[0]
-    numbers = {"low": known.low, "high": known.high}
+    numbers = {"low": known.low, "high": known.high, "others": float(others)}
     what = f"ranges from {known.low:.4g} to {known.high:.4g}"
     producer = value.producer()
     squared = producer.inputs[0] if producer is not None and _is_square(producer) else None
@@ -160,10 +185,11 @@ def _overflow(value: ir.Value, known: _Range, unit: Unit) -> Finding:
         what = f"is the root of a sum of squares that reaches {known.largest**2:.4g}"
         fix = "multiply its input by a constant such as 1/64, and its output by the inverse"
     verb = "computes" if writes else "reads"
+    after = f"; {others} more computed from it" if others else ""
     return Finding(
         "Q511",
         at_tensor(value),
-        f"{named(node)} {verb} {name!r} in float16: it {what}, and the largest float16 value is 65504",
+        f"{named(node)} {verb} {name!r} in float16: it {what}, and the largest float16 value is 65504{after}",
         Severity.WARNING,
         numbers,
         fix,

@@ -83,3 +83,13 @@ def test_the_sums_of_a_mean_do_not_saturate(tmp_path: Path) -> None:
     result = fitted(MEAN, 10_000, tmp_path)
     assert sqnr_db(result) > 60
     assert reported(result) == set()
+
+
+ORDER = """g (float[1,16,64] x) => (int64[1,16,4] y) <float limit = {0}, float low = {-1e9}, int64[1] k = {4}>
+{ c = Less(x, limit) m = Where(c, low, x) v, y = TopK(m, k) }"""
+
+
+def test_a_topk_of_masked_scores_is_exact_and_not_reported(tmp_path: Path) -> None:
+    result = fitted(ORDER, 4, tmp_path)
+    assert sqnr_db(result) > 100
+    assert reported(result) == set()

@@ -20,8 +20,9 @@ def unsigned_quantization(subject: CheckInput) -> Iterator[Finding]:
     """Activations or constants are quantized to uint8, which XNNPACK does not support.
 
     ## What it finds
-    In QDQ models: tensors in uint8, the default type of activations in ONNX Runtime's quantizer. There is one finding
-    for activations and one for constants, at the first such tensor, with the number of tensors.
+    In QDQ models: tensors in uint8, the default type of activations in ONNX Runtime's quantizer, also if only one
+    operator reads a tensor in uint8. There is one finding for activations and one for constants, at the first such
+    tensor, with the number of tensors.
 
     ## Why it matters
     XNNPACK's 8-bit type is int8 with a zero point. A single uint8 activation, between any two operators, and the
@@ -44,14 +45,20 @@ def unsigned_quantization(subject: CheckInput) -> Iterator[Finding]:
     if subject.plan is None:
         return
     choices = subject.plan.tensors
-    values = (*subject.model.graph.inputs, *(output for node in subject.model.graph for output in node.outputs))
-    activations = [v for v in values if v.name in choices and choices[str(v.name)].storage.dtype is DType.U8]
-    constants = dict.fromkeys(
-        operand.value
+    read = dict.fromkeys(
+        operand
         for operation in operations(subject)
         for operand, storage in operation.inputs
-        if operand.constant and storage.dtype is DType.U8
+        if storage.dtype is DType.U8
     )
+    constants = dict.fromkeys(operand.value for operand in read if operand.constant)
+    on_edges = {operand.value for operand in read if not operand.constant}
+    values = (*subject.model.graph.inputs, *(output for node in subject.model.graph for output in node.outputs))
+    activations = [
+        value
+        for value in values
+        if value in on_edges or (value.name in choices and choices[str(value.name)].storage.dtype is DType.U8)
+    ]
     effects = {"activations": "the model cannot be lowered", "constants": "it rejects them, or reads them as int8"}
     for kind, tensors in (("activations", activations), ("constants", [*constants])):
         if tensors:
@@ -117,7 +124,9 @@ def layer_with_float_input_or_output(subject: CheckInput) -> Iterator[Finding]:
     ## What it finds
     In QDQ models: Conv and ConvTranspose with a quantized weight and a float input or output, and Gemm and MatMul like
     this whose weight has one scale. The output is that of a Relu or Clip that is fused with the layer. A Gemm or MatMul
-    whose weight has a scale per channel is not reported: XNNPACK quantizes the rows of its input at run time.
+    whose weight has a scale per channel is not reported: XNNPACK quantizes the rows of its input at run time. There is
+    one finding for layers that cannot be lowered and one for those that are left to the portable kernels, at the first
+    such layer, with the number of layers.
 
     ## Why it matters
     The partitioner takes the layer only between a dequantize and a quantize. A Gemm or MatMul then cannot be lowered,
@@ -134,24 +143,33 @@ def layer_with_float_input_or_output(subject: CheckInput) -> Iterator[Finding]:
       same with dequantize_per_channel for a Conv; a Conv with one scale is not delegated ("Expected output node to have
       a dequantized node"), and its outputs were all zero. The cases below are lowered in the tests.
     """
+    by_kind: dict[bool, list[tuple[Operation, str]]] = {True: [], False: []}
     for operation in operations(subject):
         weight, source = _weight(operation), operation.input_at(0)
         if weight is None or source is None or not operation.outputs:
             continue
         sides = {"input": source[1], "output": operation.outputs[0]}
         in_float = [side for side, storage in sides.items() if not isinstance(storage, QParams)]
-        is_dynamic = operation.op not in _CONVOLUTIONS and weight.encoding.granularity is Granularity.AXIS
+        is_convolution = operation.op in _CONVOLUTIONS
+        is_dynamic = not is_convolution and weight.encoding.granularity is Granularity.AXIS
         if not in_float or is_dynamic:
             continue
-        kept = "it is not lowered to an int8 kernel" if operation.op in _CONVOLUTIONS else "it cannot be lowered"
-        yield Finding(
-            "Q134",
-            at_node(operation.node),
-            f"{say(operation.node)} has a weight in {dtype_text(weight)} and its {' and '.join(in_float)} in float: "
-            f"XNNPACK has no such kernel, {kept}",
-            Severity.ERROR,
-            fix="quantize its input and output too (`dovetail repair`), or leave the weight in float",
-        )
+        is_lowered = is_convolution and weight.encoding.granularity is Granularity.TENSOR
+        what = f"{say(operation.node)} with a weight in {dtype_text(weight)} and its {' and '.join(in_float)} in float"
+        by_kind[not is_lowered].append((operation, what))
+    for is_rejected, layers in by_kind.items():
+        if layers:
+            first, what = layers[0]
+            effect = "the model cannot be lowered" if is_rejected else "they are left to the portable kernels"
+            yield Finding(
+                "Q134",
+                at_node(first.node),
+                f"{len(layers)} layers have a quantized weight and a float input or output, the first is {what}: "
+                f"XNNPACK has no such kernel, {effect}",
+                Severity.ERROR,
+                {"layers": float(len(layers))},
+                "quantize their inputs and outputs too (`dovetail repair`), or leave the weights in float",
+            )
 
 
 def _weight(operation: Operation) -> QParams | None:
