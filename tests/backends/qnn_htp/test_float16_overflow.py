@@ -85,7 +85,7 @@ def test_the_sums_of_a_mean_do_not_saturate(tmp_path: Path) -> None:
     assert reported(result) == set()
 
 
-ORDER = """g (float[1,16,64] x) => (int64[1,16,4] y) <float limit = {0}, float low = {-1e9}, int64[1] k = {4}>
+ORDER = """g (float[1,16,64] x) => (int64[1,16,4] y) <float limit = {0}, float low = {-100000}, int64[1] k = {4}>
 { c = Less(x, limit) m = Where(c, low, x) v, y = TopK(m, k) }"""
 
 
