@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding
-from dovetail.encodings.records import Encodings
+from dovetail.encodings.records import Encodings, TensorEncoding
 from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.model.edit import constant_of, is_float
 from dovetail.model.origin import each_value, origin_of
@@ -18,7 +18,7 @@ from dovetail.rules.check_input import CheckInput
 from dovetail.rules.keep_line import float_precision, keep_line, names_to_keep
 from dovetail.rules.loss import ABSURD_STEP, QuantizationLoss
 from dovetail.rules.rule import rule
-from dovetail.rules.stored import Activation, Constant, activations, constants
+from dovetail.rules.stored import Activation, Constant, activations, constants, encodings_by_name
 
 
 @rule("Q501")
@@ -38,9 +38,11 @@ def range_too_wide_to_quantize(subject: CheckInput) -> Iterator[Finding]:
 
     The check uses the planned scale and zero point. Without a plan, a tensor is reported only if every encoding in the
     target's table fails. The finding is an error if no encoding of the target is fine enough, and a warning if a
-    different one than the planned one is. A constant mask that contains only zero and one large number is quantized
-    exactly and not reported; its sum with the scores is. Outputs of Softmax and Sigmoid are judged only by their range,
-    because small probabilities may round to zero without harm.
+    different one than the planned one is. An entry of a file is a warning if an encoding of the target with more bits
+    is fine enough over the same range; of several scales, the largest one and its zero point are the range. A constant
+    mask that contains only zero and one large number is quantized exactly and not reported; its sum with the scores
+    is. Outputs of Softmax and Sigmoid are judged only by their range, because small probabilities may round to zero
+    without harm.
 
     ## Why it matters
     The model returns noise, although every scale is finite and every compiler accepts the model. More bits do not help
@@ -69,29 +71,47 @@ def range_too_wide_to_quantize(subject: CheckInput) -> Iterator[Finding]:
             if finer is None or tensor.planned is not None:
                 yield _too_wide(subject, tensor, params.dtype, loss, finer)
     if subject.plan is None and subject.encodings is not None:
-        yield from _entries_too_wide(subject.encodings, subject.raw or subject.model)
+        yield from _entries_too_wide(subject, subject.encodings)
 
 
-def _entries_too_wide(encodings: Encodings, model: ir.Model) -> Iterator[Finding]:
+def _entries_too_wide(subject: CheckInput, file: Encodings) -> Iterator[Finding]:
     """The entries of a file that are too wide by themselves, whatever else is missing in it."""
-    values = {str(value.name): value for value in each_value(model.graph)}
-    for name, entry in encodings.entries.items():
+    values = {str(value.name): value for value in each_value((subject.raw or subject.model).graph)}
+    offered = encodings_by_name(subject.problem)
+    for name, entry in file.entries.items():
         step = 0.0 if entry.is_float or not entry.scale.size else float(entry.scale.max())
         if step < ABSURD_STEP:
             continue
-        highest = entry.lowest + (1 << entry.bits) - 1
-        zero_point = float(entry.zero_point.reshape(-1)[0])
-        low, high = (entry.lowest - zero_point) * step, (highest - zero_point) * step
+        low, high = _widest_range(entry)
+        finer = next((e for e in offered.get(name, ()) if _is_finer(e, entry, low, high)), None)
+        own = f"quantize {name!r} to {finer.dtype} over this range, which is fine enough; or " if finer else ""
         yield Finding(
             "Q501",
             at_tensor(values[name]) if name in values else Place(PlaceKind.TENSOR, tensor=name),
             f"the entry of {name!r} has a range from {low:.4g} to {high:.4g}: its scale in {entry.dtype_text} is "
             f"{step:.3g}, and every value that float16 can represent becomes zero",
-            Severity.ERROR,
+            Severity.ERROR if finer is None else Severity.WARNING,
             {"low": low, "high": high, "step": step},
-            f"clamp the value that sets the range of {name!r} in the model, and export the encodings again, or leave "
-            "the tensor in float",
+            f"{own}clamp the value that sets the range of {name!r} in the model, and export the encodings again, or "
+            "leave the tensor in float",
         )
+
+
+def _widest_range(entry: TensorEncoding) -> tuple[float, float]:
+    """The range of the channel or block with the largest scale."""
+    widest = int(entry.scale.argmax())
+    step = float(entry.scale.reshape(-1)[widest])
+    zero_points = entry.zero_point.reshape(-1)
+    zero_point = float(zero_points[widest] if zero_points.size == entry.scale.size else zero_points[0])
+    highest = entry.lowest + (1 << entry.bits) - 1
+    return (entry.lowest - zero_point) * step, (highest - zero_point) * step
+
+
+def _is_finer(encoding: Encoding, entry: TensorEncoding, low: float, high: float) -> bool:
+    """Whether an encoding of the target has more bits than an entry, and enough for its range."""
+    width = 2 * max(-low, high) if encoding.symmetric else high - low
+    bits = encoding.dtype.bits
+    return bits > entry.bits and width / ((1 << bits) - 1) < ABSURD_STEP
 
 
 def _too_wide(

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding, QParams
 from dovetail.model.edit import constant_of, is_float
+from dovetail.model.origin import origin_of
 from dovetail.numerics.histogram import Histogram
 from dovetail.numerics.ranges import params_from_range
 from dovetail.plan.constraints import Operand, Problem, Unit
@@ -114,6 +115,16 @@ def constants(subject: CheckInput) -> Iterator[Constant]:
             array = constant_of(operand.value)
             if array is not None and array.size and np.isfinite(array).all():
                 yield Constant(operand, unit.nodes[0], array, planned, encodings)
+
+
+def encodings_by_name(problem: Problem) -> dict[str, tuple[Encoding, ...]]:
+    """The integer encodings that the target's table has for every tensor of the graph, by its original name."""
+    found = {origin_of(value).name: encodings for value, _, encodings in _own_ranges(problem)}
+    for unit in problem.units:
+        for operand in unit.operands:
+            if operand.constant:
+                found.setdefault(origin_of(operand.value).name, _slot_encodings(unit, operand))
+    return found
 
 
 def _is_quantized(subject: CheckInput, planned: QParams | None, encodings: tuple[Encoding, ...]) -> bool:

@@ -6,11 +6,14 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dovetail.catalog import find_rule
 from dovetail.cli.main import main
+from dovetail.encoding import Granularity
 from dovetail.encodings.read import read_encodings
+from dovetail.encodings.records import Encodings, TensorEncoding
 from dovetail.errors import InputError
 from dovetail.finding import Severity
 from dovetail.model.read import read
@@ -23,6 +26,7 @@ from dovetail.targets.qairt.call import ConverterCall
 from dovetail.targets.qairt.fact_table import fact_table, with_table
 from dovetail.targets.qairt.facts import FACTS, fact, facts_about
 from dovetail.targets.qairt.predict import Cause, predict
+from dovetail.targets.qairt.rules.subject import conversion_of
 from dovetail.targets.qairt.sdk import Answer, Confidence, Subject
 from tests.backends.qairt.encodings_files import MODEL, SAMPLES, edited, findings
 from tests.equality import model_from
@@ -115,11 +119,67 @@ def test_flags_that_exclude_each_other(tmp_path: Path) -> None:
 def test_ignore_encodings_and_quantizer_v2(tmp_path: Path) -> None:
     file = edited(tmp_path)
     assert "Q731" in findings(file, **FALLBACK, ignore_encodings="1")
-    assert "Q731" not in findings(file, ignore_encodings="1")
+    assert "Q731" in findings(file, ignore_encodings="1")
+    assert "Q731" not in findings(file)
     severities = {"2.31": Severity.ERROR, "2.32": Severity.WARNING, "2.33": Severity.ERROR, "2.36": Severity.WARNING}
     for sdk, severity in severities.items():
         assert findings(file, f"qairt:{sdk}/v75", use_quantize_v2="1")["Q732"]["converter"].severity is severity
     assert "Q732" not in findings(file, "qairt:2.37/v75", use_quantize_v2="1")
+
+
+@pytest.mark.parametrize("omitted", [(), ("relu_out",)])
+def test_ignored_encodings_are_one_error_and_predict_nothing(omitted: tuple[str, ...], tmp_path: Path) -> None:
+    """The converter drops the file: no tensor has the precision of an entry, and no entry is judged."""
+    found = findings(edited(tmp_path, without=omitted), "qairt:2.41/v75", ignore_encodings="1")
+    (finding,) = found["Q731"].values()
+    assert finding.severity is Severity.ERROR
+    assert "the encodings have no effect" in finding.message
+    assert "calibrates activations to 8 bit, weights to 8 and biases to 8" in finding.message
+    assert {code for code in found if code.startswith("Q7")} == {"Q721", "Q731"}  # Q721 is about the graph
+    unused = findings(edited(tmp_path, floats=("y",)), ignore_encodings="1")
+    assert "Q714" not in unused
+
+
+def test_ignored_encodings_are_not_predicted(tmp_path: Path) -> None:
+    target, model = open_target("qairt:2.41/v75", {"ignore_encodings": "1"}), read(MODEL)
+    subject = CheckInput(model, target.table, target.facts, raw=model, encodings=read_encodings(edited(tmp_path)))
+    conversion = conversion_of(subject)
+    assert conversion is not None
+    assert not {"uint16", "float16"} & {row.dtype for row in conversion.predicted.values()}
+    assert conversion.predicted["rs"].dtype == "uint8"
+
+
+def test_ignored_encodings_in_other_calls(tmp_path: Path) -> None:
+    """Without a quantizer nothing is calibrated; a 2.0.0 file that is dropped selects no Quantizer V2."""
+    (finding,) = findings(edited(tmp_path), ignore_encodings="1", input_list="0")["Q731"].values()
+    assert "calibrates" not in finding.message
+    dropped = findings(SAMPLES / "w8a16_2.0.0.json", "qairt:2.41/v75", ignore_encodings="1")["Q731"]
+    assert "calibrates" in dropped["converter"].message
+    by_flag = findings(edited(tmp_path), "qairt:2.41/v75", ignore_encodings="1", use_quantize_v2="1")["Q731"]
+    assert "calibrates" not in by_flag["converter"].message
+
+
+def test_the_flag_selects_quantizer_v2_for_an_older_file(tmp_path: Path) -> None:
+    file = edited(tmp_path, without=("y",))
+    found = findings(file, "qairt:2.41/v75", use_quantize_v2="1")
+    assert not {"Q711", "Q732"} & set(found)
+    (finding,) = found["Q730"].values()
+    assert finding.severity is Severity.WARNING
+    assert "become float16 by Quantizer V2" in finding.message
+    assert "or 8 bit: not known with --input_list" in finding.message
+    assert Confidence.INFERRED in finding.message
+    for sdk in ("2.33", "2.36"):  # does not have the option, or is not known to
+        assert "y" in findings(file, f"qairt:{sdk}/v75", use_quantize_v2="1")["Q711"]
+
+
+def test_with_calibration_data_quantizer_v2_may_make_8_bit_of_it() -> None:
+    file, doubt = SAMPLES / "w8a16_disabled_y_2.0.0.json", "not known with --input_list"
+    (finding,) = findings(file, "qairt:2.41/v75")["Q730"].values()
+    assert f", or 8 bit: {doubt}" in finding.message
+    (wider,) = findings(file, "qairt:2.41/v75", act_bitwidth="16")["Q730"].values()
+    assert f"16 bit: {doubt}" in wider.message
+    (without,) = findings(file, "qairt:2.41/v75", **FALLBACK)["Q730"].values()
+    assert "not known" not in without.message
 
 
 def test_a_2_0_0_file_leaves_what_is_omitted_in_float16() -> None:
@@ -150,6 +210,33 @@ def test_an_absurd_range_is_named_although_another_entry_is_missing(tmp_path: Pa
     (finding,) = found["Q501"].values()
     assert (str(finding.place), finding.severity) == ("y", Severity.ERROR)
     assert finding.numbers["step"] == pytest.approx(1e34 / 65535)
+
+
+def test_the_range_of_an_absurd_entry_is_that_of_one_channel() -> None:
+    """The largest scale is of the second channel, the first zero point of the first."""
+    target, model = open_target("qairt:2.41/v75"), read(MODEL)
+    scale, zero_point = np.asarray([1.0, 1e30]), np.asarray([200, 5])
+    entry = TensorEncoding("conv.w", 8, granularity=Granularity.AXIS, scale=scale, zero_point=zero_point, axis=0)
+    file = Encodings("2.0.0", {"conv.w": entry})
+    subject = CheckInput(model, target.table, target.facts, raw=model, encodings=file)
+    (finding,) = check(subject, [find_rule("Q501")])
+    assert finding.severity is Severity.ERROR
+    assert finding.numbers == pytest.approx({"low": -5e30, "high": 250e30, "step": 1e30})
+
+
+@pytest.mark.parametrize(
+    ("scale", "bits", "severity"),
+    [(2e5, 8, Severity.WARNING), (2e5, 16, Severity.ERROR), (1e30, 8, Severity.ERROR)],
+)
+def test_an_absurd_entry_is_a_warning_if_a_wider_one_is_fine_enough(
+    scale: float, bits: int, severity: Severity
+) -> None:
+    target, model = open_target("qairt:2.41/v75"), read(MODEL)
+    file = Encodings("2.0.0", {"y": TensorEncoding("y", bits, scale=np.asarray(scale))})
+    subject = CheckInput(model, target.table, target.facts, raw=model, encodings=file)
+    (finding,) = check(subject, [find_rule("Q501")])
+    assert finding.severity is severity
+    assert ("quantize 'y' to uint16 over this range" in finding.fix) is (severity is Severity.WARNING)
 
 
 @pytest.mark.parametrize(

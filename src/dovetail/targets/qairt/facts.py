@@ -211,6 +211,30 @@ FACTS: tuple[SdkFact, ...] = (
         (2, 37),
     ),
     SdkFact(
+        Subject.SELECTS_QUANTIZE_V2,
+        Answer.YES,
+        "Its name says so, and the help of --quantizer_log names it beside files of version 2.0.0. What Quantizer V2 "
+        "does is described with such files only.",
+        f"{_4090}; the public help text of --quantizer_log",
+        Confidence.INFERRED,
+        (2, 37),
+    ),
+    SdkFact(
+        Subject.SELECTS_QUANTIZE_V2,
+        Answer.UNKNOWN,
+        "2.33 does not have the option, and 2.37 is named as the first usable version.",
+        f"{ISSUE_4102}; {_4069}",
+        Confidence.NOT_KNOWN,
+        before=(2, 37),
+    ),
+    SdkFact(
+        Subject.IGNORES_ENCODINGS,
+        Answer.YES,
+        "Only encodings that the quantizer makes itself are used, none of the user or the model.",
+        "the public help text of --ignore_encodings, whose version is not recorded here",
+        Confidence.EXTRAPOLATED,
+    ),
+    SdkFact(
         Subject.READS_BLOCKS,
         Answer.NO,
         "qnn-onnx-converter ends with 'map::at: key not found' on LPBQ; no report about qairt-converter is known.",

@@ -48,11 +48,11 @@ def predict(
     call: ConverterCall,
     sdk: Version,
     *,
-    quantizer_v2: bool = False,
+    quantizer_v2: SdkFact | None = None,
 ) -> dict[str, PredictedTensor]:
     """The precision of every float tensor of a graph that is converted with these encodings, in graph order.
 
-    ``quantizer_v2``: the file selects Quantizer V2.
+    ``quantizer_v2``: the fact by which the file or a flag selects Quantizer V2; None if neither does.
     """
     roles = tensor_roles(model)
     predicted: dict[str, PredictedTensor] = {}
@@ -69,7 +69,7 @@ class _Conversion:
     entries: Mapping[str, TensorEncoding]
     call: ConverterCall
     sdk: Version
-    quantizer_v2: bool
+    quantizer_v2: SdkFact | None
 
 
 def _predict(
@@ -99,8 +99,8 @@ def _without_source(name: str, role: Role, how: _Conversion) -> PredictedTensor:
         return PredictedTensor(name, role, entry.dtype_text, Cause.ENTRY)
     if role is Role.FUSED:
         return PredictedTensor(name, role, "not stored", Cause.FUSED, fact(Subject.FUSED_OMITTED, sdk))
-    if how.quantizer_v2:
-        return PredictedTensor(name, role, "float16", Cause.QUANTIZER_V2, fact(Subject.READS_2_0_0, sdk))
+    if how.quantizer_v2 is not None:
+        return PredictedTensor(name, role, "float16", Cause.QUANTIZER_V2, how.quantizer_v2)
     if not call.input_list:
         return PredictedTensor(
             name, role, f"float{call.float_bits}", Cause.FALLBACK, fact(Subject.HAS_FLOAT_FALLBACK, sdk)

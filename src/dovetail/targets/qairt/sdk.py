@@ -47,6 +47,8 @@ class Subject(StrEnum):
     READS_2_1_0 = "reads encodings 2.1.0"
     READS_BLOCKS = "reads weights in blocks and LPBQ"
     HAS_QUANTIZE_V2 = "has --use_quantize_v2"
+    SELECTS_QUANTIZE_V2 = "--use_quantize_v2 selects Quantizer V2 for a file of any version"
+    IGNORES_ENCODINGS = "with --ignore_encodings, the file of encodings has no effect"
     CUSTOM_IO_1_0_0 = "accepts --custom_io with encodings 1.0.0"
     FLOAT_BY_UINT8 = "multiplies a float16 activation by a uint8 one"
     FLOAT_BY_INT8 = "multiplies a float16 activation by an int8 one"

@@ -124,15 +124,19 @@ def converter_without_quantizer(subject: CheckInput) -> Iterator[Finding]:
 
 
 @rule("Q731")
-@with_facts(Subject.HAS_FLOAT_FALLBACK)
-def ignore_encodings_with_float_fallback(subject: CheckInput) -> Iterator[Finding]:
-    """The converter is called with both --ignore_encodings and --float_fallback.
+@with_facts(Subject.IGNORES_ENCODINGS, Subject.HAS_FLOAT_FALLBACK)
+def encodings_ignored_by_converter(subject: CheckInput) -> Iterator[Finding]:
+    """The converter is called with --ignore_encodings.
 
     ## What it finds
-    With `check --encodings`: `--option ignore_encodings=1` and `--option float_fallback=1`.
+    With `check --encodings`: `--option ignore_encodings=1`, also with `--option float_fallback=1`. The precision of all
+    tensors is then predicted without the file. That no tensor has an entry is said here and not once more for each
+    tensor (Q711 to Q713, Q722, Q730), and entries are not judged (Q714, Q716, Q718, Q727 to Q729).
 
     ## Why it matters
-    The two exclude each other: the fallback runs in float what has no encoding, so there must be encodings.
+    The encodings have no effect: with `--input_list` the converter calibrates every tensor, at 8 bit unless
+    `--act_bitwidth` and its siblings are set. `--float_fallback` excludes the flag: it runs in float what has no
+    encoding, so there must be encodings.
 
     ## How to fix it
     Call the converter without `--ignore_encodings`.
@@ -141,15 +145,25 @@ def ignore_encodings_with_float_fallback(subject: CheckInput) -> Iterator[Findin
     {facts}
     """
     conversion = conversion_of(subject)
-    if conversion is None or not (conversion.call.ignore_encodings and conversion.call.float_fallback):
+    if conversion is None or not conversion.call.ignore_encodings:
         return
-    known = fact(Subject.HAS_FLOAT_FALLBACK, conversion.facts.sdk)
-    message = f"--float_fallback is given together with --ignore_encodings, which it excludes ({known.known_from})"
+    call, sdk = conversion.call, conversion.facts.sdk
+    known = fact(Subject.IGNORES_ENCODINGS, sdk)
+    message = "--ignore_encodings is given: the encodings have no effect"
+    if call.float_fallback:
+        known = fact(Subject.HAS_FLOAT_FALLBACK, sdk)
+        message += ", and --float_fallback is given, which excludes it"
+    elif call.input_list and conversion.quantizer_v2 is None:
+        message += (
+            f", the converter calibrates activations to {call.act_bits} bit, weights to {call.weight_bits} and biases "
+            f"to {call.bias_bits}"
+        )
+    message = f"{message} ({known.known_from})"
     yield Finding("Q731", CONVERTER, message, Severity.ERROR, fix="call the converter without --ignore_encodings")
 
 
 @rule("Q732")
-@with_facts(Subject.HAS_QUANTIZE_V2)
+@with_facts(Subject.HAS_QUANTIZE_V2, Subject.SELECTS_QUANTIZE_V2)
 def quantizer_v2_on_sdk_without_it(subject: CheckInput) -> Iterator[Finding]:
     """The converter is called with --use_quantize_v2, which this SDK does not have, or is not known to have.
 
@@ -159,7 +173,8 @@ def quantizer_v2_on_sdk_without_it(subject: CheckInput) -> Iterator[Finding]:
 
     ## Why it matters
     The converter ends with an error about an unknown argument. Without Quantizer V2 files of version 2.0.0 are not read
-    (Q715), and no tensor is left in float16 without `--float_fallback`.
+    (Q715), and no tensor is left in float16 without `--float_fallback` (Q711). Where the SDK has the option, Q730 says
+    what is predicted of tensors without an entry.
 
     ## How to fix it
     Call the converter without it, and convert the file to 0.6.1 (`dovetail encodings convert FILE --to 0.6.1`), or use

@@ -16,24 +16,40 @@ from dovetail.targets.qairt.sdk import Subject
 
 
 def _with_cause(conversion: Conversion, *causes: Cause) -> Iterator[tuple[PredictedTensor, Place]]:
-    """The tensors that are predicted for one of these causes, each with its place."""
+    """The tensors that are predicted for one of these causes, each with its place.
+
+    None if the encodings are ignored: then no tensor has an entry, and Q731 says so once.
+    """
+    if conversion.call.ignore_encodings:
+        return
     roles = tensor_roles(conversion.model)
     for name, row in conversion.predicted.items():
         if row.cause in causes:
             yield row, at_tensor(roles[name].value)
 
 
+def _or_calibrated(conversion: Conversion, rows: list[PredictedTensor]) -> str:
+    """What else may become of tensors that Quantizer V2 is predicted to run in float; nothing for other tensors."""
+    call = conversion.call
+    if not call.input_list or rows[0].cause is not Cause.QUANTIZER_V2:
+        return ""
+    bits_of = {Role.WEIGHT: call.weight_bits, Role.BIAS: call.bias_bits}
+    bits = sorted({bits_of.get(row.role, call.act_bits) for row in rows})
+    return f", or {' or '.join(map(str, bits))} bit: not known with --input_list"
+
+
 @rule("Q711")
-@with_facts(Subject.CALIBRATES_OMITTED, Subject.READS_2_0_0)
+@with_facts(Subject.CALIBRATES_OMITTED, Subject.READS_2_0_0, Subject.SELECTS_QUANTIZE_V2)
 def encoding_omitted_with_input_list(subject: CheckInput) -> Iterator[Finding]:
     """A tensor without an encoding will silently be quantized to 8 bit.
 
     ## What it finds
     With `check --encodings`: activations, constants and weights that have no entry in the file, if the converter is
     called with `--input_list` (the default; `--option input_list=0` for a call without). AIMET leaves out tensors
-    that are meant to be float16 or not quantized. Not for files of version 2.0.0 where the SDK reads them: they
-    select Quantizer V2, which runs such tensors in float16 and lists them in its summary (Q730). Outputs of
-    operators that only move data, biases and tensors between fused operators are reported by Q712, Q713 and Q722.
+    that are meant to be float16 or not quantized. Not for Quantizer V2, which a file of version 2.0.0 or
+    `--option use_quantize_v2=1` selects where the SDK has it: it is meant to run such tensors in float16, and Q730
+    says that they may become 8 bit. Not if the file is ignored (Q731). Outputs of operators that only move data,
+    biases and tensors between fused operators are reported by Q712, Q713 and Q722.
 
     ## Why it matters
     The converter takes a missing entry for a tensor that it has to calibrate itself, at `--act_bitwidth`, which is 8
@@ -99,7 +115,7 @@ def bias_without_int32_encoding(subject: CheckInput) -> Iterator[Finding]:
     ## What it finds
     With `check --encodings`: biases of Conv, Gemm, MatMul followed by Add, and normalizations without an entry. With
     `--input_list`, if `--bias_bitwidth` is 8, which is the default (`--option bias_bitwidth=32` if you set it). With
-    `--float_fallback`, and with Quantizer V2, which a file of version 2.0.0 selects, in any case.
+    `--float_fallback`, and with Quantizer V2 (see Q730), in any case.
 
     ## Why it matters
     An 8-bit bias has 256 levels, where the accumulator has 32 bits: accuracy is lost in every layer. With
@@ -126,6 +142,7 @@ def bias_without_int32_encoding(subject: CheckInput) -> Iterator[Finding]:
         if row.cause is not Cause.BIAS:
             by = "with --float_fallback" if row.cause is Cause.FALLBACK else "by Quantizer V2"
             what = f"{by} it is predicted to be {row.dtype}, and its layer to run in float"
+            what += _or_calibrated(conversion, [row])
             fix = "add int32 entries of biases"
         message = f"bias {row.tensor!r} has no encoding: {what}{known}"
         yield Finding("Q713", place, message, Severity.WARNING, fix=fix)
@@ -161,15 +178,16 @@ def fused_tensor_without_encoding(subject: CheckInput) -> Iterator[Finding]:
 
 
 @rule("Q730")
-@with_facts(Subject.HAS_FLOAT_FALLBACK, Subject.READS_2_0_0)
+@with_facts(Subject.HAS_FLOAT_FALLBACK, Subject.READS_2_0_0, Subject.SELECTS_QUANTIZE_V2)
 def float_fallback_of_omitted_tensors(subject: CheckInput) -> Iterator[Finding]:
     """Tensors without an entry become float, and with them the operators that read or write them.
 
     ## What it finds
-    With `check --encodings` and `--option float_fallback=1` (without `--input_list`), and for files of version 2.0.0
-    where the SDK reads them, which select Quantizer V2: how many tensors have no entry and none that the converter
-    fills in (Q712, Q722), the first ones by name, and how many operators are predicted to compute in float. One finding
-    for the file. What Quantizer V2 does with `--input_list` is not known: it may calibrate these tensors instead.
+    With `check --encodings` and `--option float_fallback=1` (without `--input_list`), and with Quantizer V2, which a
+    file of version 2.0.0 or `--option use_quantize_v2=1` selects where the SDK has it: how many tensors have no entry
+    and none that the converter fills in (Q712, Q722), the first ones by name, and how many operators are predicted to
+    compute in float. One finding for the file. What Quantizer V2 does with `--input_list`, which is the default, is not
+    known: it may calibrate these tensors to 8 bit instead (Q711). Then the message says so.
 
     ## Why it matters
     It is a note with `--float_fallback`, and a warning with Quantizer V2, which you did not ask for float. To leave out
@@ -187,7 +205,7 @@ def float_fallback_of_omitted_tensors(subject: CheckInput) -> Iterator[Finding]:
     conversion = conversion_of(subject)
     if conversion is None:
         return
-    rows = [row for row in conversion.predicted.values() if row.cause in (Cause.FALLBACK, Cause.QUANTIZER_V2)]
+    rows = [row for row, _ in _with_cause(conversion, Cause.FALLBACK, Cause.QUANTIZER_V2)]
     if not rows:
         return
     by_v2 = rows[0].cause is Cause.QUANTIZER_V2
@@ -197,7 +215,8 @@ def float_fallback_of_omitted_tensors(subject: CheckInput) -> Iterator[Finding]:
     names = listed([row.tensor for row in rows])
     message = (
         f"{len(rows)} of {len(conversion.predicted)} tensors have no entry and {'are predicted to ' * by_v2}become "
-        f"{rows[0].dtype}{' by Quantizer V2, whose summary lists them' * by_v2} ({names}): "
+        f"{rows[0].dtype}{' by Quantizer V2, whose summary lists them' * by_v2}{_or_calibrated(conversion, rows)} "
+        f"({names}): "
         f"{in_float} of {counted} operators are predicted to compute in float{known}"
     )
     numbers = {"tensors": float(len(rows)), "operators": float(in_float)}

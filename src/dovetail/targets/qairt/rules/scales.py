@@ -46,7 +46,7 @@ def _given_operations(subject: CheckInput) -> tuple[Operation, ...]:
 
 def _integer_operations(subject: CheckInput) -> Iterator[Operation]:
     conversion = conversion_of(subject)
-    if conversion is None or subject.encodings is None:
+    if conversion is None or subject.encodings is None or conversion.call.ignore_encodings:
         return
     plan = plan_as_given(conversion.model, subject.encodings)
     given = CheckInput(conversion.model, subject.table, subject.facts, plan)

@@ -22,7 +22,7 @@ from dovetail.targets.qairt.facts import fact, facts_about
 from dovetail.targets.qairt.options import QairtFacts
 from dovetail.targets.qairt.planned import planned_conversion
 from dovetail.targets.qairt.predict import PredictedTensor, predict
-from dovetail.targets.qairt.sdk import Answer, Subject
+from dovetail.targets.qairt.sdk import Answer, SdkFact, Subject
 from dovetail.targets.qairt.ways import WayName
 
 # How many names a message lists.
@@ -53,15 +53,16 @@ class Conversion:
     @cached_property
     def predicted(self) -> Mapping[str, PredictedTensor]:
         """What the converter is predicted to make of every tensor, by name."""
-        return predict(
-            self.model, self.entries, self.call, self.facts.sdk, quantizer_v2=self.whole and self.uses_quantizer_v2
-        )
+        quantizer_v2 = self.quantizer_v2 if self.whole else None
+        return predict(self.model, self.entries, self.call, self.facts.sdk, quantizer_v2=quantizer_v2)
 
     @property
-    def uses_quantizer_v2(self) -> bool:
-        """Whether the file selects Quantizer V2, which the SDK is known to have."""
-        reads = fact(Subject.READS_2_0_0, self.facts.sdk).answer
-        return self.version == v2_0_0.VERSION and reads is Answer.YES
+    def quantizer_v2(self) -> SdkFact | None:
+        """The fact by which Quantizer V2 runs: the file or the flag selects it, and the SDK is known to have it."""
+        by_file = self.version == v2_0_0.VERSION and not self.call.ignore_encodings
+        selecting = [Subject.READS_2_0_0] * by_file + [Subject.SELECTS_QUANTIZE_V2] * self.call.use_quantize_v2
+        known = (fact(subject, self.facts.sdk) for subject in selecting)
+        return next((row for row in known if row.answer is Answer.YES), None)
 
     @cached_property
     def domains(self) -> Mapping[str, Domain]:
@@ -74,12 +75,16 @@ _CONVERSIONS: WeakKeyDictionary[CheckInput, Conversion] = WeakKeyDictionary()
 
 
 def conversion_of(subject: CheckInput) -> Conversion | None:
-    """The conversion of the caller's own encodings; None if no encodings file was given."""
+    """The conversion of the caller's own encodings; None if no encodings file was given.
+
+    With --ignore_encodings it has no entries.
+    """
     if subject.encodings is None or subject.raw is None:
         return None
     if subject not in _CONVERSIONS:
         facts, file = qairt_facts(subject), subject.encodings
-        _CONVERSIONS[subject] = Conversion(subject.raw, file.entries, file.version, facts.call, facts)
+        entries = {} if facts.call.ignore_encodings else file.entries
+        _CONVERSIONS[subject] = Conversion(subject.raw, entries, file.version, facts.call, facts)
     return _CONVERSIONS[subject]
 
 
