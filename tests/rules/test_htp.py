@@ -158,6 +158,16 @@ def test_batched_linear_layers_are_counted_in_one_finding(tmp_path: Path) -> Non
     assert finding.message.startswith("2 linear layers are MatMuls of rank 3 or more; the first with windows is ")
 
 
+@pytest.mark.parametrize("bias", ["uint16[2] b = {1, 2}, float b_s = {0.1}", BIAS])
+def test_a_bias_that_is_not_int32_is_rejected_and_has_no_scales_to_compare(bias: str, tmp_path: Path) -> None:
+    per_channel = "int8[2, 2] w = {1, 2, 3, 4}, float[2] w_s = {0.01, 0.02}, int8[2] w_z = {0, 0}"
+    body = f"""g (float[4,2] x) => (float[4,2] y) <{A16}, {per_channel}, {bias}> {{ {qdq("x")}
+    w_dq = DequantizeLinear<axis = 1>(w, w_s, w_z) b_dq = DequantizeLinear(b, b_s)
+    m = Gemm(x_dq, w_dq, b_dq) y_q = QuantizeLinear(m, s, z) y = DequantizeLinear(y_q, s, z) }}"""
+    reported = {code for code, _ in codes(body, tmp_path)}
+    assert ("Q566" in reported) == (bias == BIAS)
+
+
 def test_global_layers_are_counted_where_others_have_windows(tmp_path: Path) -> None:
     """The public report of Q403 is about [4, 257, 384] and [1, 1028, 384], as MatMul and Add without a Q/DQ pair."""
     body = f"""g (float[%d,3,2] x) => (float[1,%d,2] y) <{A16}, {WEIGHT}, {BIAS}, int64[3] all = {{1, -1, 2}}>
