@@ -14,7 +14,10 @@ from dovetail.errors import InputError
 from dovetail.targets import open_target
 from tests.rules.cases import head_of, write
 
-CODES = ("Q106", "Q111", "Q114", "Q205", "Q206", "Q403", "Q408", "Q553", "Q563", "Q564", "Q565", "Q566", "Q567", "Q604")
+CODES = (
+    *("Q101", "Q106", "Q111", "Q113", "Q114", "Q205", "Q206", "Q403", "Q408", "Q511"),
+    *("Q553", "Q563", "Q564", "Q565", "Q566", "Q567", "Q604", "Q607"),
+)
 CASES = [next(iter(docs.case_texts(code, "bad").values())) for code in CODES]
 
 
@@ -56,27 +59,31 @@ def with_scalars(model: onnx.ModelProto) -> None:
         del value.type.tensor_type.shape.dim[:]
 
 
-DAMAGE = (
-    without_zero_points,
-    with_constants_as_inputs,
-    without_constants,
-    without_scales,
-    of_unknown_size,
-    of_unknown_rank,
-    with_scalars,
-)
+# How many of the cases are refused: such models are still valid, or only some of them are.
+DAMAGE = {
+    without_zero_points: 0,
+    with_constants_as_inputs: 0,
+    of_unknown_size: 0,
+    with_scalars: 12,
+    without_constants: 17,
+    without_scales: 17,
+    of_unknown_rank: 18,
+}
 
 
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize(("damage", "refused"), DAMAGE.items(), ids=lambda value: getattr(value, "__name__", None))
 def test_damaged_models_are_checked_or_refused_in_one_sentence(
-    damage: Callable[[onnx.ModelProto], None], tmp_path: Path
+    damage: Callable[[onnx.ModelProto], None], refused: int, tmp_path: Path
 ) -> None:
+    refusals = []
     for text in CASES:
         path = write(text, tmp_path)
         model = onnx.load(path)
         damage(model)
         onnx.save(model, path)
-        assert "\n" not in refusal(path, head_of(text)["target"])
+        refusals.append(refusal(path, head_of(text)["target"]))
+    assert not [sentence for sentence in refusals if "\n" in sentence]
+    assert len(list(filter(None, refusals))) == refused
 
 
 def refusal(path: Path, target: str) -> str:

@@ -35,8 +35,10 @@ def prepare() -> None:
     torch.hub.tqdm.monitor_interval = 0
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    sdpa.get_graphs()
-    torch.set_num_threads(threads)
+    try:
+        sdpa.get_graphs()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def lower_in_child(model: str, program: str, census: str, plain: bool = False) -> dict[str, Any]:
